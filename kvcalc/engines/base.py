@@ -1,0 +1,167 @@
+"""What an engine is: it turns a model and its options into a plan, and the plan is all that the rest of the program sees."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, assert_never
+
+from kvcalc.errors import KvcalcError
+from kvcalc.layers import Cache, Chunk, Encoder, Facts, Grows, Layer, ModelSpec, Note, Once, Plane, Window
+from kvcalc.packing import AUTO, PACKINGS, KvDtype, Packing
+
+LayerKind = Literal["full", "sliding", "chunked", "latent", "indexer", "compressed", "state", "cross", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may choose about a deployment, whatever the engine.
+
+    `tp`, `pp`, `dp`, `dcp`: GPUs that share the heads, the layers, the requests, the tokens of one replicated cache.
+    `encoder_tokens`: rows of each cross-attention cache; None takes the model's own. `draft_layers`: count the model's own draft layers.
+    """
+
+    kv_dtype: KvDtype = AUTO
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dcp: int = 1
+    encoder_tokens: int | None = None
+    draft_layers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Memory that an engine hands out in units of `unit_bytes` (one unit on the GPU that binds), each for `unit_rows` rows."""
+
+    name: str
+    unit_bytes: int
+    unit_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneUse:
+    """One plane of a row as it is stored on one GPU."""
+
+    plane: Plane
+    heads: int
+    width: int
+    packing: Packing
+
+    @property
+    def row_bytes(self) -> int:
+        return self.heads * self.plane.columns * self.packing.row_bytes(self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerUse:
+    """What `count` layers of one kind hold for one request on the GPU that binds: `rows` rows each, `size_bytes` together."""
+
+    kind: LayerKind
+    count: int
+    cache: Cache | None
+    planes: tuple[PlaneUse, ...]
+    rows: int
+    size_bytes: int
+
+
+class Plan(Protocol):
+    """How an engine stores one model under one set of options. Token counts are the length of a request."""
+
+    @property
+    def kv_dtype(self) -> KvDtype:
+        """The element types in use, `auto` resolved."""
+
+    @property
+    def pools(self) -> tuple[Pool, ...]: ...
+
+    @property
+    def notes(self) -> tuple[Note, ...]: ...
+
+    def need(self, tokens: int) -> tuple[int, ...]:
+        """Units of each pool that one request holds."""
+
+    def resident_bytes(self, tokens: int, batch: int) -> int:
+        """Bytes that `batch` requests hold on the GPU that binds."""
+
+    def total_bytes(self, tokens: int, batch: int) -> int:
+        """Bytes that `batch` requests in each replica hold on all GPUs together."""
+
+    def token_bytes(self, tokens: int) -> int:
+        """Bytes that one more token adds on the GPU that binds, before any rounding to blocks."""
+
+    def fixed_bytes(self) -> int:
+        """Bytes that a request holds whatever its length, on the GPU that binds."""
+
+    def uses(self, tokens: int) -> tuple[LayerUse, ...]:
+        """One request by kind of layer, on the GPU that binds."""
+
+
+class Engine(Protocol):
+    """A serving engine at one version."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str | None:
+        """The release whose rules these are; None for the bare formula."""
+
+    def plan(self, spec: ModelSpec, options: Options) -> Plan:
+        """Raises KvcalcError where the engine cannot run the model so."""
+
+
+def layer_kind(cache: Cache) -> LayerKind:
+    """The name of a cache in tables and in JSON."""
+    match cache.retention:
+        case Grows(stride=stride):
+            if cache.kernel == "indexer":
+                return "indexer"
+            if stride > 1:
+                return "compressed"
+            return "latent" if cache.kernel == "mla" else "full"
+        case Window():
+            return "state" if cache.kernel == "compressor" else "sliding"
+        case Chunk():
+            return "chunked"
+        case Once():
+            return "state"
+        case Encoder():
+            return "cross"
+        case unreachable:
+            assert_never(unreachable)
+
+
+def model_packing(facts: Facts) -> tuple[Packing, Note | None]:
+    """The element type that a model computes in, with a note where it is not the checkpoint's own.
+
+    Engines serve a float32 checkpoint, and one that names no dtype, in 16 bits (vllm/config/model.py 0.33.0, `--dtype auto`).
+    """
+    match facts.dtype:
+        case None:
+            return PACKINGS["bf16"], Note(code="dtype", text="the model names no dtype: bf16 is taken, as engines do; another with --kv-dtype")
+        case "fp32":
+            return PACKINGS["bf16"], Note(code="dtype", text="the checkpoint is fp32: bf16 is taken, as engines do; --kv-dtype fp32 keeps it")
+        case name:
+            return PACKINGS[name], None
+
+
+def split_heads(heads: int, tp: int, what: str) -> int:
+    """Heads on one of `tp` GPUs: an equal share, or one copied head where there are fewer heads than GPUs."""
+    if heads % tp == 0:
+        return heads // tp
+    if tp % heads == 0:
+        return 1
+    raise KvcalcError(f"--tp {tp} neither divides the {heads} {what} nor is a multiple of them", hint=f"use a --tp that divides {heads}, or a multiple of {heads}")
+
+
+def pipeline_stages(layers: tuple[Layer, ...], pp: int) -> list[tuple[Layer, ...]]:
+    """Layers of each of `pp` stages: as even as possible, the remainder one each from the second-to-last stage backwards
+    (vllm/distributed/utils.py 0.33.0, get_pp_indices)."""
+    if pp > len(layers):
+        raise KvcalcError(f"--pp {pp} is more than the {len(layers)} layers of the model", hint=f"use --pp {len(layers)} or less")
+    sizes = [len(layers) // pp] * pp
+    for back in range(2, len(layers) % pp + 2):
+        sizes[-back] += 1
+    stages, start = [], 0
+    for size in sizes:
+        stages.append(layers[start : start + size])
+        start += size
+    return stages

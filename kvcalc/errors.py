@@ -1,0 +1,32 @@
+"""The one exception type of kvcalc and its exit codes."""
+
+from enum import IntEnum, unique
+
+
+@unique
+class ExitCode(IntEnum):
+    """What a process tells its caller."""
+
+    YES = 0
+    """Answered, and the answer is yes."""
+    NO = 1
+    """Answered, and the answer is no: it does not fit, or a check disagrees."""
+    USAGE = 2
+    """A word of the command is wrong in itself."""
+    UNANSWERABLE = 3
+    """The question cannot be answered: unknown model, unreadable file, impossible combination."""
+    ENVIRONMENT = 4
+    """Something outside is missing: no network, a gated repository, no GPU."""
+
+
+class KvcalcError(Exception):
+    """A question that kvcalc refuses to answer.
+
+    `message` is one line that names the cause, `hint` one line that names the next step (empty where there is none).
+    """
+
+    def __init__(self, message: str, *, hint: str = "", code: ExitCode = ExitCode.UNANSWERABLE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code

@@ -1,0 +1,166 @@
+"""KV-cache bytes of requests of one length: a pure function of a model, an engine and its options."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kvcalc.engines.base import Engine, LayerUse, Options, PlaneUse
+from kvcalc.layers import ModelSpec, Note, PlainFormula
+from kvcalc.packing import PACKINGS, KvDtype
+from kvcalc.results import Estimate, LayerRow, ModelInfo, Parallel, PerQueryHead
+from kvcalc.units import format_bytes, format_ratio
+
+
+def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, source: str, context: int, batch: int) -> Estimate:
+    """The cache of `batch` requests (in each replica) of `context` tokens. Raises KvcalcError where the engine cannot run the model so."""
+    plan = engine.plan(spec, options)
+    one_copy = engine.plan(spec, replace(options, tp=1, pp=1, dp=1, dcp=1))
+    uses = plan.uses(context)
+    plain = spec.plain_formula
+    plain_bytes = None if plain is None else _plain_bytes(plain, plan.kv_dtype, context, batch)
+    notes = [*spec.notes, *plan.notes, *_context_notes(spec, context), *_formula_notes(one_copy.uses(context), plain_bytes, context, batch)]
+    return Estimate(
+        model=model_info(spec, name, source),
+        engine=engine.name,
+        engine_version=engine.version,
+        context=context,
+        batch=batch,
+        kv_dtype=str(plan.kv_dtype),
+        parallel=Parallel(tp=options.tp, pp=options.pp, dp=options.dp, dcp=options.dcp),
+        total_bytes=plan.total_bytes(context, batch),
+        bytes_per_gpu=plan.resident_bytes(context, batch),
+        request_bytes=plan.resident_bytes(context, 1),
+        token_bytes=plan.token_bytes(context),
+        fixed_bytes=plan.fixed_bytes(),
+        formula=_formula(uses, batch),
+        plain_formula=plain,
+        plain_formula_bytes=plain_bytes,
+        per_query_head=_per_query_head(one_copy.uses(context), batch),
+        layers=tuple(_row(use) for use in uses),
+        notes=tuple(notes),
+    )
+
+
+def model_info(spec: ModelSpec, name: str, source: str) -> ModelInfo:
+    """What an answer says about the model it is for."""
+    facts = spec.facts
+    return ModelInfo(
+        name=name,
+        source=source,
+        model_type=facts.model_type,
+        parameters=facts.parameters,
+        parameters_text=facts.parameters_text,
+        max_context=facts.max_context,
+    )
+
+
+def _plain_bytes(plain: PlainFormula, kv_dtype: KvDtype, context: int, batch: int) -> int:
+    row = PACKINGS[kv_dtype.k].row_bytes(plain.head_dim) + PACKINGS[kv_dtype.v].row_bytes(plain.head_dim)
+    return plain.layers * context * plain.kv_heads * row * batch
+
+
+def _formula(uses: Sequence[LayerUse], batch: int) -> str:
+    """The sum that gives the bytes of the batch on one GPU, in numbers."""
+    terms = [_term(use) for use in uses if use.size_bytes]
+    whole = " + ".join(terms) if terms else "0"
+    return _product(f"({whole})" if len(terms) > 1 else whole, batch)
+
+
+def _term(use: LayerUse) -> str:
+    """Planes, layers, rows, and the bytes of a row; K and V, which are mostly alike, as two of the same."""
+    planes = [_plane_factors(plane) for plane in use.planes]
+    if len(planes) > 1 and any(each != planes[0] for each in planes):
+        return _product(use.count, use.rows, f"({' + '.join(_product(*each) for each in planes)})")
+    return _product(*([len(planes)] if len(planes) > 1 else []), use.count, use.rows, *planes[0])
+
+
+def _plane_factors(use: PlaneUse) -> list[int]:
+    vectors = use.heads * use.plane.columns
+    blocks = -(-use.width // use.packing.elements)
+    return ([] if vectors == 1 else [vectors]) + [blocks, use.packing.size_bytes]
+
+
+def _product(*factors: str | int) -> str:
+    return " x ".join(factor if isinstance(factor, str) else f"{factor:,}" for factor in factors)
+
+
+def _context_notes(spec: ModelSpec, context: int) -> list[Note]:
+    own = spec.facts.max_context
+    if own is None or context <= own:
+        return []
+    return [Note(code="context", text=f"{context:,} tokens are more than the {own:,} that the model is made for")]
+
+
+def _formula_notes(one_copy: Sequence[LayerUse], plain_bytes: int | None, context: int, batch: int) -> list[Note]:
+    """Where and by how much the plain formula is wrong for this model, and why."""
+    true_bytes = batch * sum(use.size_bytes for use in one_copy)
+    if plain_bytes is None:
+        return [Note(code="formula", text="2 L n H_kv d_h b cannot be written for this model: " + _reasons(one_copy, context))]
+    if plain_bytes == true_bytes:
+        return []
+    factor = f"{format_ratio(plain_bytes, true_bytes)} too high" if plain_bytes > true_bytes else f"{format_ratio(true_bytes, plain_bytes)} too low"
+    text = f"2 L n H_kv d_h b alone gives {format_bytes(plain_bytes)}, {factor}: {_reasons(one_copy, context)}"
+    return [Note(code="formula", text=text)]
+
+
+def _reasons(one_copy: Sequence[LayerUse], context: int) -> str:
+    """What the layers keep other than K and V of every token."""
+    counts: dict[str, int] = {}
+    for use in one_copy:
+        match use.kind:
+            case "sliding" | "chunked":
+                said = f"layers keep only the last {use.rows:,} tokens" if use.rows < context else ""
+            case "latent":
+                said = "layers keep one latent in place of K and V heads"
+            case "indexer":
+                said = "layers keep index keys"
+            case "compressed":
+                said = "layers keep compressed rows"
+            case "state":
+                said = "layers keep a state of fixed size"
+            case "cross":
+                said = "layers keep the encoder's tokens"
+            case "shared":
+                said = "layers use the cache of another"
+            case "full":
+                said = ""
+        if said:
+            counts[said] = counts.get(said, 0) + use.count
+    return ", ".join(f"{count} {said}" for said, count in counts.items()) or "its layers differ in heads or widths"
+
+
+def _per_query_head(one_copy: Sequence[LayerUse], batch: int) -> PerQueryHead | None:
+    """What GQA, MQA or MLA saves; None for a model without query heads, or whose layers differ in them."""
+    attention = [use for use in one_copy if use.cache is not None and use.cache.query_heads is not None]
+    heads = {use.cache.query_heads for use in attention if use.cache is not None}
+    if len(heads) != 1:
+        return None
+    (query_heads,) = heads
+    assert query_heads is not None, "uses without query heads were left out"
+    expanded = sum(use.count * use.rows * query_heads * _expanded_row_bytes(use) for use in attention)
+    return PerQueryHead(query_heads=query_heads, attention_bytes=batch * sum(use.size_bytes for use in attention), expanded_bytes=batch * expanded)
+
+
+def _expanded_row_bytes(use: LayerUse) -> int:
+    """K and V of one query head for one token."""
+    if use.cache is not None and use.cache.expanded is not None:
+        return sum(use.planes[0].packing.row_bytes(width) for width in use.cache.expanded)
+    return sum(plane.packing.row_bytes(plane.width) for plane in use.planes)
+
+
+def _row(use: LayerUse) -> LayerRow:
+    sizes = {plane.plane.role: plane for plane in use.planes}
+    k, v = sizes.get("k"), sizes.get("v")
+    retention = use.cache.retention if use.cache is not None else None
+    is_vector = use.kind in ("latent", "indexer", "compressed") or (use.kind == "sliding" and k is None)
+    return LayerRow(
+        kind=use.kind,
+        kernel=use.cache.kernel if use.cache is not None else None,
+        count=use.count,
+        kv_heads=k.heads if k is not None else 1 if is_vector else None,
+        k_dim=k.width if k is not None else sum(plane.width for plane in use.planes) if is_vector else None,
+        v_dim=v.width if v is not None else 0 if is_vector else None,
+        window=getattr(retention, "size", None),
+        stride=getattr(retention, "stride", None),
+        rows=use.rows,
+        bytes=use.size_bytes,
+    )

@@ -1,0 +1,113 @@
+"""Element types of a cache: how many elements share how many bytes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from kvcalc.errors import ExitCode, KvcalcError
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """`elements` values are stored together in `size_bytes` bytes."""
+
+    name: str
+    elements: int
+    size_bytes: int
+
+    def row_bytes(self, width: int) -> int:
+        """Bytes of a row of `width` elements; a block that the row fills only in part is stored whole."""
+        return -(-width // self.elements) * self.size_bytes
+
+    def fills(self, width: int) -> bool:
+        """Whether a row of `width` elements leaves no block of this type part empty."""
+        return width % self.elements == 0
+
+
+# Block formats: ggml-common.h of llama.cpp (QK 32: a 16-bit scale, and for the _1 types a 16-bit minimum, beside the quants).
+# nvfp4: 16 4-bit values and an fp8 scale. mxfp4: 32 4-bit values and an 8-bit exponent (OCP Microscaling formats 1.0).
+# fp8 and int8 have scales for a whole tensor, which are no part of a row.
+PACKINGS: Final = {
+    packing.name: packing
+    for packing in (
+        Packing("fp32", 1, 4),
+        Packing("bf16", 1, 2),
+        Packing("fp16", 1, 2),
+        Packing("fp8", 1, 1),
+        Packing("fp8_e4m3", 1, 1),
+        Packing("fp8_e5m2", 1, 1),
+        Packing("int8", 1, 1),
+        Packing("int4", 2, 1),
+        Packing("nvfp4", 16, 9),
+        Packing("mxfp4", 32, 17),
+        Packing("q8_0", 32, 34),
+        Packing("q5_1", 32, 24),
+        Packing("q5_0", 32, 22),
+        Packing("q4_1", 32, 20),
+        Packing("q4_0", 32, 18),
+        Packing("iq4_nl", 32, 18),
+    )
+}
+
+ALIASES: Final = {
+    "bfloat16": "bf16",
+    "f16": "fp16",
+    "f32": "fp32",
+    "float": "fp32",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "half": "fp16",
+}
+"""The same types as PyTorch, vLLM and llama.cpp write them."""
+
+
+def packing_name(text: str) -> str | None:
+    """The name in PACKINGS that `text` stands for, or None."""
+    name = text.strip().lower()
+    name = ALIASES.get(name, name)
+    return name if name in PACKINGS else None
+
+
+@dataclass(frozen=True, slots=True)
+class KvDtype:
+    """The element types of K (and of everything cached that is not V) and of V. `auto` is the model's own."""
+
+    k: str
+    v: str
+
+    def __str__(self) -> str:
+        return self.k if self.k == self.v else f"k={self.k},v={self.v}"
+
+    def resolved(self, auto: str) -> "KvDtype":
+        """The same with `auto` replaced."""
+        return KvDtype(*(auto if name == "auto" else name for name in (self.k, self.v)))
+
+
+AUTO: Final = KvDtype("auto", "auto")
+
+
+def parse_kv_dtype(text: str) -> KvDtype:
+    """A KV dtype as typed: "auto", a name, or "k=NAME,v=NAME". Raises KvcalcError (usage) for anything else."""
+    if "=" not in text:
+        name = _named(text)
+        return KvDtype(name, name)
+    sides: dict[str, str] = {}
+    for part in text.split(","):
+        side, _, name = part.partition("=")
+        side = side.strip().lower()
+        if side not in ("k", "v") or side in sides:
+            raise KvcalcError(f"KV dtype {text[:60]!r} names neither one type nor k=NAME,v=NAME", code=ExitCode.USAGE)
+        sides[side] = _named(name)
+    if len(sides) != 2:
+        raise KvcalcError(f"KV dtype {text[:60]!r} names only one of k and v", code=ExitCode.USAGE)
+    return KvDtype(sides["k"], sides["v"])
+
+
+def _named(text: str) -> str:
+    if text.strip().lower() == "auto":
+        return "auto"
+    name = packing_name(text)
+    if name is None:
+        raise KvcalcError(f"unknown KV dtype {text[:40]!r}", hint=f"known: auto, {', '.join(PACKINGS)}", code=ExitCode.USAGE)
+    return name

@@ -1,0 +1,92 @@
+"""`kvcalc estimate` for a reader."""
+
+from rich.console import Console
+from rich.table import Table
+
+from kvcalc.render.style import columns, notes, plain_table
+from kvcalc.results import Estimate, LayerRow
+from kvcalc.units import BINARY_UNITS, binary_unit, format_bytes, format_ratio
+
+
+def render_estimate(result: Estimate, console: Console) -> None:
+    """Total first, then how it comes about."""
+    console.print(f"{result.model.name} ({result.model.source}), engine {_engine(result)}, KV dtype {result.kv_dtype}", highlight=False, markup=False)
+    console.print()
+    requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
+    console.print(f"{format_bytes(result.total_bytes)} of KV cache for {requests} of {result.context:,} tokens", style="bold", highlight=False)
+    console.print()
+    console.print(_sizes(result))
+    console.print()
+    console.print(_formula(result), highlight=False, soft_wrap=True)
+    console.print()
+    console.print(_layers(result))
+    saving = _saving(result)
+    if saving:
+        console.print()
+        console.print(saving, highlight=False)
+    notes(console, result.notes)
+
+
+def _engine(result: Estimate) -> str:
+    return result.engine if result.engine_version is None else f"{result.engine} {result.engine_version}"
+
+
+def _sizes(result: Estimate) -> Table:
+    rows = [("one more token", result.token_bytes), ("one request", result.request_bytes)]
+    if result.fixed_bytes:
+        rows.insert(1, ("fixed part of a request", result.fixed_bytes))
+    if result.batch > 1:
+        rows.append((f"{result.batch:,} requests", result.bytes_per_gpu))
+    unit = binary_unit(result.bytes_per_gpu)
+    gpus = result.parallel.tp * result.parallel.pp * result.parallel.dp
+    if gpus > 1:
+        rows = [(f"{what}, on the fullest GPU", size) for what, size in rows]
+        rows.append((f"all {gpus} GPUs", result.total_bytes))
+        unit = binary_unit(result.total_bytes)
+    table = plain_table(columns(left="", right=("bytes", unit)))
+    for what, size in rows:
+        table.add_row(what, f"{size:,}", _in_unit(size, unit))
+    return table
+
+
+def _in_unit(size: int, unit: str) -> str:
+    """The figure of a size in a unit, without its name; more decimals where two show nothing."""
+    if unit == "B":
+        return f"{size:,}"
+    if 0 < size * 200 < BINARY_UNITS[unit]:
+        return "< 0.01"
+    return format_bytes(size, unit).rpartition(" ")[0]
+
+
+def _formula(result: Estimate) -> str:
+    where = "" if result.parallel.tp * result.parallel.pp == 1 else " on the fullest GPU"
+    if result.plain_formula_bytes == result.bytes_per_gpu and len(result.layers) == 1:
+        return f"M = 2 L n H_kv d_h b B\n  = {result.formula} = {result.bytes_per_gpu:,} B"
+    return f"M = B x sum over layers of rows x bytes a row{where}\n  = {result.formula} = {result.bytes_per_gpu:,} B"
+
+
+def _layers(result: Estimate) -> Table:
+    unit = binary_unit(result.request_bytes)
+    table = plain_table(columns(left="layers", right=("count", "KV heads", "K dim", "V dim", "rows", f"{unit}/request", "share")))
+    for row in result.layers:
+        share = "" if not result.request_bytes else f"{(1000 * row.bytes // result.request_bytes + 5) // 10} %"
+        table.add_row(_kind(row), f"{row.count:,}", _cell(row.kv_heads), _cell(row.k_dim), _cell(row.v_dim), f"{row.rows:,}", _in_unit(row.bytes, unit), share)
+    return table
+
+
+def _kind(row: LayerRow) -> str:
+    if row.kind == "state":
+        return f"state ({row.kernel})"
+    return row.kind if row.window is None else f"{row.kind} {row.window:,}"
+
+
+def _cell(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _saving(result: Estimate) -> str:
+    saved = result.per_query_head
+    if saved is None or not saved.attention_bytes or saved.expanded_bytes <= saved.attention_bytes:
+        return ""
+    factor = format_ratio(saved.expanded_bytes, saved.attention_bytes)
+    return f"{factor} smaller than if each of the {saved.query_heads} query heads kept K and V of its own ({format_bytes(saved.expanded_bytes)})."
