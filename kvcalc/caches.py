@@ -4,6 +4,7 @@ State shapes: vllm/model_executor/layers/mamba/mamba_utils.py (0.33.0). A convol
 vLLM, SGLang and llama.cpp keep it; an engine that keeps more adds its own.
 """
 
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from kvcalc.layers import Cache, Chunk, Encoder, Grows, Kernel, Once, Plane, Retention, Size, Window
@@ -104,7 +105,8 @@ def mamba1(*, channels: Size, state: Size, conv_kernel: Size, state_dtype: str =
 
 def mamba2(*, heads: Size, head_dim: Size, state: Size, groups: Size, conv_kernel: Size, channels: Size | None = None, state_dtype: str = "model") -> Cache:
     """Mamba-2: a convolution over x (`channels`, heads x head_dim where not stated) and over B and C (`groups` x 2 x `state`), and a matrix
-    state for each head."""
+    state for each head.
+    """
     x = heads * head_dim if channels is None else channels
     return _recurrent(
         "mamba2",
@@ -151,7 +153,7 @@ def _recurrent(kernel: Kernel, *planes: Plane | None) -> Cache:
 
 
 def _conv(heads: int, width: int, conv_kernel: int, split: Split) -> Plane | None:
-    """kernel - 1 columns of the inputs; None for a kernel of one, which looks back at nothing."""
+    """Kernel - 1 columns of the inputs; None for a kernel of one, which looks back at nothing."""
     return None if conv_kernel == 1 else Plane(role="conv", heads=heads, width=width, split=split, dtype="model", columns=conv_kernel - 1)
 
 
@@ -159,7 +161,7 @@ def _state(heads: int, width: int, dtype: str, split: Split) -> Plane:
     return Plane(role="state", heads=heads, width=width, split=split, dtype=dtype)
 
 
-CACHES: Final = {
+CACHES: Final[dict[str, Callable[..., Cache]]] = {
     "attention": attention,
     "compressor": compressor,
     "delta_net": delta_net,

@@ -197,15 +197,18 @@ def _read_spec(path: Path) -> SpecFile:
 def _from_hub(repo: str, revision: str | None) -> Model:
     from kvcalc.families import read_config
     from kvcalc.families.quantization import asks_for_quant_file
-    from kvcalc.hub import Gated, fetch
+    from kvcalc.hub import GatedError, fetch
 
     try:
         path = fetch(repo, "config.json", revision, max_bytes=MAX_FILE_BYTES)
-    except Gated:
+    except GatedError:
         preset = next((preset for preset in presets() if repo.lower() in map(str.lower, preset.hub)), None)
         if preset is None or revision is not None:
             raise
-        note = Note(code="gated", text=f"{repo} is gated and could not be read: answered from the preset {preset.name}, checked {preset.checked} against {preset.source}")
+        note = Note(
+            code="gated",
+            text=f"{repo} is gated and could not be read: answered from the preset {preset.name}, checked {preset.checked} against {preset.source}",
+        )
         spec = preset.spec()
         return Model(repo, f"preset {preset.name}", spec.model_copy(update={"notes": (*spec.notes, note)}))
     if path is None:

@@ -81,7 +81,9 @@ Model = Annotated[
     str | None,
     typer.Option("--model", "-m", metavar="MODEL", help="A preset, a Hub id, a folder or config.json, or a spec YAML.", autocompletion=_complete_model),
 ]
-Context = Annotated[int | None, typer.Option("--context", "-c", "--max-model-len", **COUNT, help="Tokens in one request's cache; the model's own maximum if left out.")]
+Context = Annotated[
+    int | None, typer.Option("--context", "-c", "--max-model-len", **COUNT, help="Tokens in one request's cache; the model's own maximum if left out.")
+]
 Batch = Annotated[int, typer.Option("--batch", "-b", **COUNT, help="Requests held at the same time (in each replica).")]
 KvDtypeOption = Annotated[
     KvDtype,
@@ -108,7 +110,9 @@ def estimate(
     pp: Annotated[int, typer.Option("--pp", "--pipeline-parallel-size", **COUNT, help="GPUs that share the layers.")] = 1,
     dp: Annotated[int, typer.Option("--dp", "--data-parallel-size", **COUNT, help="Replicas.")] = 1,
     dcp: Annotated[int, typer.Option("--dcp", "--decode-context-parallel-size", **COUNT, help="GPUs that share the tokens of a copied cache.")] = 1,
-    encoder_tokens: Annotated[int | None, typer.Option("--encoder-tokens", min=0, max=MAX_TOKENS, metavar="N", help="Tokens that cross-attention keeps.")] = None,
+    encoder_tokens: Annotated[
+        int | None, typer.Option("--encoder-tokens", min=0, max=MAX_TOKENS, metavar="N", help="Tokens that cross-attention keeps.")
+    ] = None,
     layers: Annotated[int | None, typer.Option("--layers", **COUNT, help="With --kv-heads and --head-dim, in place of --model.")] = None,
     kv_heads: Annotated[int | None, typer.Option("--kv-heads", **COUNT, help="KV heads of each layer.")] = None,
     head_dim: Annotated[int | None, typer.Option("--head-dim", **COUNT, help="Width of a head.")] = None,

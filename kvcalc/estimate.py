@@ -1,9 +1,10 @@
 """KV-cache bytes of requests of one length: a pure function of a model, an engine and its options."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvcalc.engines.base import Engine, LayerUse, Options, PlaneUse
+from kvcalc.engines.base import Engine, LayerKind, LayerUse, Options, PlaneUse
 from kvcalc.layers import ModelSpec, Note, PlainFormula
 from kvcalc.packing import PACKINGS, KvDtype
 from kvcalc.results import Estimate, LayerRow, ModelInfo, Parallel, PerQueryHead
@@ -102,42 +103,36 @@ def _formula_notes(one_copy: Sequence[LayerUse], plain_bytes: int | None, contex
     return [Note(code="formula", text=text)]
 
 
+_REASONS: dict[LayerKind, str] = {
+    "sliding": "keep only the last {rows:,} tokens",
+    "chunked": "keep only the last {rows:,} tokens",
+    "latent": "keep one latent in place of K and V heads",
+    "indexer": "keep index keys",
+    "compressed": "keep one row for several tokens",
+    "state": "keep a state of fixed size",
+    "cross": "keep the encoder's tokens",
+    "shared": "use the cache of another layer",
+}
+"""What layers do that the plain formula does not know of."""
+
+
 def _reasons(one_copy: Sequence[LayerUse], context: int) -> str:
     """What the layers keep other than K and V of every token."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for use in one_copy:
-        match use.kind:
-            case "sliding" | "chunked":
-                said = f"layers keep only the last {use.rows:,} tokens" if use.rows < context else ""
-            case "latent":
-                said = "layers keep one latent in place of K and V heads"
-            case "indexer":
-                said = "layers keep index keys"
-            case "compressed":
-                said = "layers keep compressed rows"
-            case "state":
-                said = "layers keep a state of fixed size"
-            case "cross":
-                said = "layers keep the encoder's tokens"
-            case "shared":
-                said = "layers use the cache of another"
-            case "full":
-                said = ""
-        if said:
-            counts[said] = counts.get(said, 0) + use.count
-    return ", ".join(f"{count} {said}" for said, count in counts.items()) or "its layers differ in heads or widths"
+        if use.kind in _REASONS and not (use.kind in ("sliding", "chunked") and use.rows == context):
+            counts[_REASONS[use.kind].format(rows=use.rows)] += use.count
+    return ", ".join(f"{count} layers {said}" for said, count in counts.items()) or "its layers differ in heads or widths"
 
 
 def _per_query_head(one_copy: Sequence[LayerUse], batch: int) -> PerQueryHead | None:
     """What GQA, MQA or MLA saves; None for a model without query heads, or whose layers differ in them."""
-    attention = [use for use in one_copy if use.cache is not None and use.cache.query_heads is not None]
-    heads = {use.cache.query_heads for use in attention if use.cache is not None}
+    attention = [(use, use.cache.query_heads) for use in one_copy if use.cache is not None and use.cache.query_heads is not None]
+    heads = {query_heads for _, query_heads in attention}
     if len(heads) != 1:
         return None
-    (query_heads,) = heads
-    assert query_heads is not None, "uses without query heads were left out"
-    expanded = sum(use.count * use.rows * query_heads * _expanded_row_bytes(use) for use in attention)
-    return PerQueryHead(query_heads=query_heads, attention_bytes=batch * sum(use.size_bytes for use in attention), expanded_bytes=batch * expanded)
+    expanded = sum(use.count * use.rows * query_heads * _expanded_row_bytes(use) for use, query_heads in attention)
+    return PerQueryHead(query_heads=heads.pop(), attention_bytes=batch * sum(use.size_bytes for use, _ in attention), expanded_bytes=batch * expanded)
 
 
 def _expanded_row_bytes(use: LayerUse) -> int:

@@ -1,5 +1,6 @@
 """One small file from a Hugging Face repository, through huggingface_hub: its cache, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE count."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,33 +9,30 @@ from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.units import format_bytes
 
 
-class Gated(KvcalcError):
+class GatedError(KvcalcError):
     """The repository exists, but its files are shown only to those who accepted its terms."""
 
 
 def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> Path | None:
     """The path of the cached file, fetched where it is not cached yet; None where the repository has no such file.
 
-    Raises Gated, and KvcalcError for a repository or revision that does not exist (exit 3), a file larger than `max_bytes` (exit 3), and a Hub
+    Raises GatedError, and KvcalcError for a repository or revision that does not exist (exit 3), a file larger than `max_bytes` (exit 3), and a Hub
     that cannot be reached or does not answer as one (exit 4). No message repeats what the Hub or a proxy said.
     """
     from huggingface_hub import constants, errors, hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars, logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         found = hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__, dry_run=True)
-        if found.file_size is not None and found.file_size > max_bytes:
-            raise KvcalcError(f"{filename} of {repo} is larger than {format_bytes(max_bytes)}: this is no model description")
         if found.is_cached:
             return Path(found.local_path)
-        return Path(hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__))
-    except KvcalcError:
-        raise
+        if found.file_size is None or found.file_size <= max_bytes:
+            return Path(hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__))
     except errors.GatedRepoError:
         hint = f"accept its terms at {constants.ENDPOINT}/{repo}, then set HF_TOKEN"
-        raise Gated(f"{repo} is gated", hint=hint, code=ExitCode.ENVIRONMENT) from None
+        raise GatedError(f"{repo} is gated", hint=hint, code=ExitCode.ENVIRONMENT) from None
     except errors.RepositoryNotFoundError:
         raise KvcalcError(f"the Hub has no repository {repo}", hint="check the spelling; a private repository needs HF_TOKEN") from None
     except errors.RevisionNotFoundError:
@@ -47,10 +45,13 @@ def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> 
                 return None
             raise _offline(repo, filename) from None
         raise _unreachable(repo, filename, error) from None
+    raise KvcalcError(f"{filename} of {repo} is larger than {format_bytes(max_bytes)}: this is no model description")
 
 
 def _offline(repo: str, filename: str) -> KvcalcError:
-    return KvcalcError(f"{filename} of {repo} is not in the cache, and HF_HUB_OFFLINE is set", hint="unset it, or name a local config.json", code=ExitCode.ENVIRONMENT)
+    return KvcalcError(
+        f"{filename} of {repo} is not in the cache, and HF_HUB_OFFLINE is set", hint="unset it, or name a local config.json", code=ExitCode.ENVIRONMENT
+    )
 
 
 def _unreachable(repo: str, filename: str, error: BaseException) -> KvcalcError:

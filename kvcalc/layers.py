@@ -83,7 +83,8 @@ class Plane(Frozen):
 
 class Cache(Frozen):
     """Rows that one layer keeps. `query_heads` attend to it (None where nothing like a query head does); `expanded` are the K and V
-    widths that each query head would have without compression to a latent (None where nothing is compressed)."""
+    widths that each query head would have without compression to a latent (None where nothing is compressed).
+    """
 
     retention: Retention
     planes: Annotated[tuple[Plane, ...], Field(min_length=1)]
@@ -127,7 +128,8 @@ class Facts(Frozen):
 
 class ModelSpec(Frozen):
     """A model as its caches: `layers` in order, `draft_layers` that exist only under speculative decoding (MTP), and what was noted
-    while the model was read."""
+    while the model was read.
+    """
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
     draft_layers: Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)] = ()

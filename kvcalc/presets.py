@@ -1,6 +1,7 @@
 """The form of a model file (a preset, or a user's own spec YAML): facts in, ModelSpec out. Reads no file itself."""
 
-import datetime
+import datetime as dt
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError, validate_call
@@ -47,7 +48,7 @@ class SpecFile(Frozen):
     family: str | None = None
     hub: tuple[str, ...] = ()
     source: str | None = None
-    checked: datetime.date | None = None
+    checked: dt.date | None = None
 
     def spec(self) -> ModelSpec:
         """The model that the file describes. Raises KvcalcError that names the field which is wrong."""
@@ -80,7 +81,8 @@ def _cache(where: str, fields: CacheFields) -> Cache:
     if kind not in CACHES:
         raise KvcalcError(f"{where}: kind {kind!r} is not known", hint=f"known: {', '.join(CACHES)}")
     try:
-        return validate_call(CACHES[kind], config=ConfigDict(strict=True))(**arguments)
+        checked: Callable[..., Cache] = validate_call(config=ConfigDict(strict=True))(CACHES[kind])
+        return checked(**arguments)
     except ValidationError as error:
         raise KvcalcError(f"{where}: {first_error(error)}") from None
     except ValueError as error:

@@ -149,12 +149,15 @@ def split_heads(heads: int, tp: int, what: str) -> int:
         return heads // tp
     if tp % heads == 0:
         return 1
-    raise KvcalcError(f"--tp {tp} neither divides the {heads} {what} nor is a multiple of them", hint=f"use a --tp that divides {heads}, or a multiple of {heads}")
+    raise KvcalcError(
+        f"--tp {tp} neither divides the {heads} {what} nor is a multiple of them", hint=f"use a --tp that divides {heads}, or a multiple of {heads}"
+    )
 
 
 def pipeline_stages(layers: tuple[Layer, ...], pp: int) -> list[tuple[Layer, ...]]:
     """Layers of each of `pp` stages: as even as possible, the remainder one each from the second-to-last stage backwards
-    (vllm/distributed/utils.py 0.33.0, get_pp_indices)."""
+    (vllm/distributed/utils.py 0.33.0, get_pp_indices).
+    """
     if pp > len(layers):
         raise KvcalcError(f"--pp {pp} is more than the {len(layers)} layers of the model", hint=f"use --pp {len(layers)} or less")
     sizes = [len(layers) // pp] * pp

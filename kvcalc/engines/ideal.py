@@ -114,7 +114,8 @@ class IdealPlan:
 @dataclass(frozen=True, slots=True)
 class IdealEngine:
     """What every engine must at least store. Heads are divided by tensor parallelism where they can be, and copied where there are
-    fewer heads than GPUs; MLA latents and index keys are copied to every GPU."""
+    fewer heads than GPUs; MLA latents and index keys are copied to every GPU.
+    """
 
     name: str = "ideal"
     version: str | None = None

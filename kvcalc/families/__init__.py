@@ -42,7 +42,8 @@ class Family:
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """A multimodal config: the language model stands under `path`, as `model_type` where it does not name its own. With `flat` set, older files
-    without that object are read as that type."""
+    without that object are read as that type.
+    """
 
     path: str
     model_type: str
@@ -219,7 +220,21 @@ NO_KV_CACHE: Final = {
         "an encoder, which reads its whole input at once and keeps no KV cache",
     ),
     **dict.fromkeys(
-        ("beit", "clip", "clip_vision_model", "convnext", "convnextv2", "deit", "dinov2", "dinov3_vit", "resnet", "siglip", "siglip_vision_model", "swin", "vit"),
+        (
+            "beit",
+            "clip",
+            "clip_vision_model",
+            "convnext",
+            "convnextv2",
+            "deit",
+            "dinov2",
+            "dinov3_vit",
+            "resnet",
+            "siglip",
+            "siglip_vision_model",
+            "swin",
+            "vit",
+        ),
         "a vision encoder, which keeps no KV cache",
     ),
     **dict.fromkeys(("hubert", "wav2vec2", "wavlm"), "an audio encoder, which keeps no KV cache"),

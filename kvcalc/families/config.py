@@ -82,7 +82,7 @@ class Config:
         """The error for a key that must be there."""
         return self.error(f"needs {' or '.join(names)}, which is absent or null")
 
-    def flag(self, name: str, absent: bool) -> bool:
+    def flag(self, name: str, *, absent: bool) -> bool:
         """A boolean, `absent` where the key is absent or null."""
         value = self.get(name)
         if value is None:
@@ -180,7 +180,8 @@ class Config:
 
     def max_context(self) -> int | None:
         """The longest sequence, in tokens. Rotary scaling of type linear or dynamic multiplies it; other types have it counted in already
-        (vllm/config/model.py 0.33.0, _get_and_verify_max_len)."""
+        (vllm/config/model.py 0.33.0, _get_and_verify_max_len).
+        """
         stated = [value for name in MAX_CONTEXT if (value := self.number(name, 1, 1 << 40)) is not None]
         if not stated:
             return None

@@ -10,7 +10,8 @@ from kvcalc.layers import Cache, Layer, PlainFormula
 
 class Decoder(NamedTuple):
     """What a family reads from a config: the layers, those that only speculative decoding uses, the numbers of the plain formula where
-    the layers do not show them, and the encoder's length where it is fixed."""
+    the layers do not show them, and the encoder's length where it is fixed.
+    """
 
     layers: tuple[Layer, ...]
     draft_layers: tuple[Layer, ...] = ()
@@ -22,7 +23,7 @@ Slides = Callable[[Config, int], list[int | None]]
 """The window of each of a number of layers, in tokens; None for a layer that keeps everything."""
 
 
-def never(config: Config, count: int) -> list[int | None]:
+def never(_config: Config, count: int) -> list[int | None]:
     """No layer has a window."""
     return [None] * count
 
@@ -34,7 +35,8 @@ def always(config: Config, count: int) -> list[int | None]:
 
 def when_switched_on(config: Config, count: int) -> list[int | None]:
     """Qwen 2 and its kin: a window counts only with use_sliding_window, and then from layer max_window_layers on
-    (transformers 5.24.0, configuration_qwen2.py)."""
+    (transformers 5.24.0, configuration_qwen2.py).
+    """
     if not config.flag("use_sliding_window", absent=False):
         return [None] * count
     first = config.size("max_window_layers", minimum=0)
@@ -59,7 +61,8 @@ def all_but_every(period: int, *keys: str) -> Slides:
 
 def lettered(config: Config, count: int) -> list[int | None]:
     """EXAONE 4: the pattern is a period, or a word such as LLLG in which L slides and G does not; without a window nothing slides
-    (transformers 5.24.0, configuration_exaone4.py; vLLM 0.33.0, exaone4.py)."""
+    (transformers 5.24.0, configuration_exaone4.py; vLLM 0.33.0, exaone4.py).
+    """
     pattern = config.get("sliding_window_pattern")
     if not isinstance(pattern, str):
         return all_but_every(4, "sliding_window_pattern")(config, count)
@@ -105,7 +108,9 @@ def attention_of(config: Config, kv_heads: int, head_dim: int | None = None) -> 
     return cache
 
 
-def grouped(config: Config, *, kv_heads: int, head_dim: int | None = None, k_dim: int | None = None, v_dim: int | None = None, window: int | None = None) -> Cache:
+def grouped(
+    config: Config, *, kv_heads: int, head_dim: int | None = None, k_dim: int | None = None, v_dim: int | None = None, window: int | None = None
+) -> Cache:
     """K and V of the config's query heads. Raises KvcalcError where the KV heads do not divide them."""
     try:
         return attention(kv_heads=kv_heads, query_heads=config.query_heads(), head_dim=head_dim, k_dim=k_dim, v_dim=v_dim, window=window)
@@ -121,7 +126,8 @@ def multi_query(config: Config) -> Decoder:
 
 def falcon(config: Config) -> Decoder:
     """Falcon: with new_decoder_architecture the stated KV heads; else one if multi_query, which is the default, else all
-    (transformers 5.24.0, modeling_falcon.py). The first files of the 40B (RefinedWeb) have no such flag and state n_head_kv."""
+    (transformers 5.24.0, modeling_falcon.py). The first files of the 40B (RefinedWeb) have no such flag and state n_head_kv.
+    """
     stated = config.optional(*KV_HEADS)
     if config.flag("new_decoder_architecture", absent=stated is not None and "multi_query" not in config.fields):
         return _uniform(config, config.kv_heads())
@@ -160,4 +166,3 @@ def jetmoe(config: Config) -> Decoder:
 
 def _uniform(config: Config, kv_heads: int) -> Decoder:
     return Decoder((Layer(caches=(attention_of(config, kv_heads)(None),)),) * config.layer_count())
-

@@ -11,7 +11,7 @@ def mla(config: Config) -> Decoder:
 
     A null kv_lora_rank, or use_mla false, means ordinary attention (DeepSeek-VL2-tiny, DeepSeek-OCR).
     """
-    if config.get("kv_lora_rank") is None and "kv_lora_rank" in config.fields or not config.flag("use_mla", absent=True):
+    if (config.get("kv_lora_rank") is None and "kv_lora_rank" in config.fields) or not config.flag("use_mla", absent=True):
         return _without_mla(config)
     return _decoder(config, [()] * config.layer_count(), ())
 
@@ -24,7 +24,8 @@ def mla_with_indexer(config: Config) -> Decoder:
 
 def mla_with_shared_indexers(config: Config) -> Decoder:
     """GLM-5: only layers whose indexer is "full" keep index keys; a "shared" one takes the picks of the layer before
-    (transformers 5.24.0, configuration_glm_moe_dsa.py, for the keys and what stands for them when they are absent)."""
+    (transformers 5.24.0, configuration_glm_moe_dsa.py, for the keys and what stands for them when they are absent).
+    """
     count, keys = config.layer_count(), _index_keys(config)
     types = config.per_layer("indexer_types", count, drafts=draft_count(config)) or _indexer_types(config, count)
     if unknown := sorted(set(types) - {"full", "shared"}):
@@ -50,7 +51,8 @@ def latent_of(config: Config) -> Cache:
 def plain_numbers(config: Config) -> PlainFormula | None:
     """The L, H_kv and d_h that a reader of an MLA config would use: its KV heads and hidden size over heads, both decoys.
 
-    None where the hidden size does not divide into the heads."""
+    None where the hidden size does not divide into the heads.
+    """
     hidden, heads = config.size("hidden_size"), config.query_heads()
     if hidden % heads:
         return None

@@ -46,6 +46,7 @@ def _modelopt(section: Config) -> str | None:
                 return "fp8_e4m3"
             case 4, "float", _:
                 return "nvfp4"
-        return None
+            case _:
+                return None
     algorithm = section.get("kv_cache_quant_algo")
     return {"FP8": "fp8_e4m3", "NVFP4": "nvfp4"}.get(algorithm) if isinstance(algorithm, str) else None

@@ -10,10 +10,10 @@ from kvcalc.units import BINARY_UNITS, binary_unit, format_bytes, format_ratio
 
 def render_estimate(result: Estimate, console: Console) -> None:
     """Total first, then how it comes about."""
-    console.print(f"{result.model.name} ({result.model.source}), engine {_engine(result)}, KV dtype {result.kv_dtype}", highlight=False, markup=False)
-    console.print()
     requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
-    console.print(f"{format_bytes(result.total_bytes)} of KV cache for {requests} of {result.context:,} tokens", style="bold", highlight=False)
+    total = f"{result.model.name}: {format_bytes(result.total_bytes)} of KV cache for {requests} of {result.context:,} tokens"
+    console.print(total, style="bold", highlight=False, markup=False)
+    console.print(f"engine {_engine(result)}, KV dtype {result.kv_dtype}, read from {result.model.source}", highlight=False, markup=False)
     console.print()
     console.print(_sizes(result))
     console.print()
