@@ -86,7 +86,7 @@ def presets() -> Iterator[SpecFile]:
 def find_preset(text: str) -> SpecFile | None:
     """The preset of that name or alias, in any case, with - and _ alike. None where there is none."""
     wanted = _plain_name(text)
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", wanted):
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,99}", wanted):
         return None
     path = preset_folder() / f"{wanted}.yaml"
     if path.is_file():
@@ -214,7 +214,21 @@ def _from_hub(repo: str, revision: str | None) -> Model:
     if path is None:
         raise KvcalcError(f"{repo} has no config.json", hint="a GGUF or adapter repository has none: name the base model")
     fields = _read_json(path, f"config.json of {repo}")
-    quant_path = fetch(repo, "hf_quant_config.json", revision, max_bytes=MAX_FILE_BYTES) if asks_for_quant_file(fields) else None
-    quant = None if quant_path is None else _read_json(quant_path, f"hf_quant_config.json of {repo}")
+    quant, notes = _quant_file(repo, commit=path.parent.name) if asks_for_quant_file(fields) else (None, ())
     at = "" if revision is None else f"@{revision}"
-    return Model(repo, f"Hub {repo}{at}", read_config(fields, hf_quant_config=quant))
+    spec = read_config(fields, hf_quant_config=quant)
+    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}))
+
+
+def _quant_file(repo: str, commit: str) -> tuple[Mapping[str, Any] | None, tuple[Note, ...]]:
+    """hf_quant_config.json of the same commit, where there is one; a note where that cannot be found out."""
+    from kvcalc.hub import fetch
+
+    try:
+        path = fetch(repo, "hf_quant_config.json", commit, max_bytes=MAX_FILE_BYTES)
+    except KvcalcError as error:
+        if error.code != ExitCode.ENVIRONMENT:
+            raise
+        text = f"whether {repo} has a hf_quant_config.json, which can name a KV dtype, could not be found out: {error.message}"
+        return None, (Note(code="quant-file", text=text),)
+    return (None if path is None else _read_json(path, f"hf_quant_config.json of {repo}")), ()

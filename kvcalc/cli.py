@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kvcalc import __version__
-from kvcalc.errors import ExitCode, KvcalcError
+from kvcalc.errors import ExitCode, KvcalcError, printable
 from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype
 from kvcalc.units import MAX_TOKENS, parse_count
 
@@ -21,7 +21,7 @@ CONTEXT_WITHOUT_MODEL = 8192
 def run() -> int:
     """Runs the command in sys.argv and returns the exit code. The one place where an exception becomes a line on stderr."""
     try:
-        code: int = app(standalone_mode=False) or ExitCode.YES
+        code: int = app(prog_name="kvcalc", standalone_mode=False) or ExitCode.YES
         sys.stdout.flush()
     except KvcalcError as error:
         return _refuse(error.message, error.hint, error.code)
@@ -36,15 +36,10 @@ def run() -> int:
 
 
 def _refuse(message: str, hint: str, code: ExitCode) -> ExitCode:
-    print(f"error: {_printable(message)}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {_printable(hint)}", file=sys.stderr)
+        print(f"hint: {printable(hint)}", file=sys.stderr)
     return code
-
-
-def _printable(text: str) -> str:
-    """One line without control characters: messages may quote what came from outside."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _parser(parse: Callable[[str], T]) -> Callable[[str | T], T]:
@@ -73,7 +68,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(name="kvcalc", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = typer.Typer(name="kvcalc", rich_markup_mode=None, pretty_exceptions_enable=False)
 
 COUNT: dict[str, Any] = {"parser": _parser(parse_count), "metavar": "N"}
 
@@ -94,9 +89,15 @@ Revision = Annotated[str | None, typer.Option("--revision", metavar="REV", help=
 Json = Annotated[bool, typer.Option("--json", help="The whole answer as one JSON object.")]
 
 
-@app.callback()
-def kvcalc(version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False) -> None:
+@app.callback(invoke_without_command=True)
+def kvcalc(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
     """How much memory the KV cache of a language model takes, in exact bytes."""
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(ExitCode.USAGE)
 
 
 @app.command()
@@ -169,7 +170,8 @@ def models(
     if as_json:
         print(result.to_json())
     elif quiet:
-        print("\n".join(row.name for row in result.models))
+        for row in result.models:
+            print(row.name)
     else:
         from kvcalc.render.models import render_models
         from kvcalc.render.style import console_for_stdout

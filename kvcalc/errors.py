@@ -1,4 +1,4 @@
-"""The one exception type of kvcalc and its exit codes."""
+"""The one exception type of kvcalc, its exit codes, and how a message is made safe to show."""
 
 from enum import IntEnum, unique
 
@@ -30,3 +30,8 @@ class KvcalcError(Exception):
         self.message = message
         self.hint = hint
         self.code = code
+
+
+def printable(text: str) -> str:
+    """Text that may quote what came from outside, safe to print: one line, no control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

@@ -98,6 +98,8 @@ def _formula_notes(one_copy: Sequence[LayerUse], plain_bytes: int | None, contex
         return [Note(code="formula", text="2 L n H_kv d_h b cannot be written for this model: " + _reasons(one_copy, context))]
     if plain_bytes == true_bytes:
         return []
+    if true_bytes == 0:
+        return [Note(code="formula", text=f"2 L n H_kv d_h b alone gives {format_bytes(plain_bytes)}, and nothing is kept: {_reasons(one_copy, context)}")]
     factor = f"{format_ratio(plain_bytes, true_bytes)} too high" if plain_bytes > true_bytes else f"{format_ratio(true_bytes, plain_bytes)} too low"
     text = f"2 L n H_kv d_h b alone gives {format_bytes(plain_bytes)}, {factor}: {_reasons(one_copy, context)}"
     return [Note(code="formula", text=text)]

@@ -1,7 +1,10 @@
 """One small file from a Hugging Face repository, through huggingface_hub: its cache, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE count."""
 
 import logging
+import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from kvcalc import __version__
@@ -16,42 +19,64 @@ class GatedError(KvcalcError):
 def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> Path | None:
     """The path of the cached file, fetched where it is not cached yet; None where the repository has no such file.
 
-    Raises GatedError, and KvcalcError for a repository or revision that does not exist (exit 3), a file larger than `max_bytes` (exit 3), and a Hub
-    that cannot be reached or does not answer as one (exit 4). No message repeats what the Hub or a proxy said.
+    Of a commit, what the cache knows is final and nothing is asked. Raises GatedError, and KvcalcError for a repository or revision that does not
+    exist (exit 3), a file larger than `max_bytes` (exit 3), and a Hub that cannot be reached or does not answer as one (exit 4). No message
+    repeats what the Hub or a proxy said.
     """
-    from huggingface_hub import constants, errors, hf_hub_download
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else huggingface_hub asks for more than the file
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    cached = try_to_load_from_cache(repo, filename, revision=revision)
+    if cached is not None and (constants.is_offline_mode() or _COMMIT.fullmatch(revision or "")):
+        return Path(cached) if isinstance(cached, str) else None
+    if constants.is_offline_mode():
+        hint = "unset it, or name a local config.json"
+        raise KvcalcError(f"{filename} of {repo} is not in the cache, and HF_HUB_OFFLINE is set", hint=hint, code=ExitCode.ENVIRONMENT)
     try:
-        found = hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__, dry_run=True)
-        if found.is_cached:
-            return Path(found.local_path)
-        if found.file_size is None or found.file_size <= max_bytes:
+        url = hf_hub_url(repo, filename, revision=revision)
+        found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, library_name="kvcalc", library_version=__version__)
+        if found.commit_hash is None or found.etag is None:
+            raise _no_hub(repo, filename)
+        newest = try_to_load_from_cache(repo, filename, revision=found.commit_hash)
+        if isinstance(newest, str):
+            return Path(newest)
+        if found.size is None or found.size <= max_bytes:
             return Path(hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__))
-    except errors.GatedRepoError:
-        hint = f"accept its terms at {constants.ENDPOINT}/{repo}, then set HF_TOKEN"
-        raise GatedError(f"{repo} is gated", hint=hint, code=ExitCode.ENVIRONMENT) from None
-    except errors.RepositoryNotFoundError:
-        raise KvcalcError(f"the Hub has no repository {repo}", hint="check the spelling; a private repository needs HF_TOKEN") from None
-    except errors.RevisionNotFoundError:
-        raise KvcalcError(f"{repo} has no revision {str(revision)[:60]!r}", hint="leave out --revision for the newest") from None
     except errors.RemoteEntryNotFoundError:
+        with suppress(errors.RemoteEntryNotFoundError):
+            hf_hub_download(repo, filename, revision=revision, dry_run=True)  # notes the absence in the cache
         return None
-    except Exception as error:  # noqa: BLE001 (the HTTP library below huggingface_hub raises types of its own, another with each major version)
-        if constants.is_offline_mode():
-            if filename != "config.json":
-                return None
-            raise _offline(repo, filename) from None
+    except (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise _refused(repo, revision, error) from None
+    except KvcalcError:
+        raise
+    except Exception as error:  # noqa: BLE001 (the HTTP library below huggingface_hub raises types of its own, others with each major version)
+        if isinstance(cached, str):
+            return Path(cached)
         raise _unreachable(repo, filename, error) from None
     raise KvcalcError(f"{filename} of {repo} is larger than {format_bytes(max_bytes)}: this is no model description")
 
 
-def _offline(repo: str, filename: str) -> KvcalcError:
-    return KvcalcError(
-        f"{filename} of {repo} is not in the cache, and HF_HUB_OFFLINE is set", hint="unset it, or name a local config.json", code=ExitCode.ENVIRONMENT
-    )
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def _refused(repo: str, revision: str | None, error: Exception) -> KvcalcError:
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.GatedRepoError):
+        hint = f"accept its terms at {constants.ENDPOINT}/{repo}, then set HF_TOKEN"
+        return GatedError(f"{repo} is gated", hint=hint, code=ExitCode.ENVIRONMENT)
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return KvcalcError(f"the Hub has no repository {repo}", hint="check the spelling; a private repository needs HF_TOKEN")
+    return KvcalcError(f"{repo} has no revision {str(revision)[:60]!r}", hint="leave out --revision for the newest")
+
+
+def _no_hub(repo: str, filename: str) -> KvcalcError:
+    hint = "check HF_ENDPOINT, and whether a proxy stands between"
+    return KvcalcError(f"what answers for {filename} of {repo} is not a Hub", hint=hint, code=ExitCode.ENVIRONMENT)
 
 
 def _unreachable(repo: str, filename: str, error: BaseException) -> KvcalcError:
@@ -67,8 +92,6 @@ def _unreachable(repo: str, filename: str, error: BaseException) -> KvcalcError:
         message = f"the Hub answered {status} for {filename} of {repo}"
     elif any("Timeout" in name for name in names):
         message = f"the Hub did not answer in time for {filename} of {repo}"
-    elif "FileMetadataError" in names:
-        message, hint = f"what answers for {filename} of {repo} is not a Hub", "check HF_ENDPOINT, and whether a proxy stands between"
     elif any(isinstance(each, PermissionError) for each in chain):
         message, hint = f"the Hub's cache cannot be written for {repo}", "set HF_HOME to a folder that can"
     elif any("Connect" in name or "Proxy" in name for name in names):

@@ -93,5 +93,14 @@ def first_error(error: ValidationError) -> str:
     """The first fault that pydantic found, as "field: what is wrong with it"."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    message = {"extra_forbidden": "unknown field", "unexpected_keyword_argument": "unknown field", "missing": "is missing"}.get(first["type"], first["msg"])
+    message = _PLAIN_WORDS.get(first["type"], first["msg"])
     return f"{place}: {message}" if place else message
+
+
+_PLAIN_WORDS = {
+    "extra_forbidden": "unknown field",
+    "missing": "is missing",
+    "missing_keyword_only_argument": "is missing",
+    "unexpected_keyword_argument": "unknown field",
+}
+"""pydantic's error types in the words of a file, where its own are those of a function or a class."""

@@ -67,4 +67,4 @@ def test_names_and_repositories_are_unique() -> None:
 
 
 def test_files_are_named_after_their_preset() -> None:
-    assert sorted(path.name for path in preset_folder().iterdir()) == [f"{name}.yaml" for name in NAMES]
+    assert {path.name for path in preset_folder().iterdir()} == {f"{name}.yaml" for name in NAMES}

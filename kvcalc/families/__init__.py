@@ -33,10 +33,14 @@ from kvcalc.layers import Facts, ModelSpec, Note
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the config of one model type is read, and what its config class fills in for keys that published files may lack."""
+    """How the config of one model type is read, and what its config class fills in for keys that published files may lack.
+
+    `scaled_context`: whether rotary scaling by a factor makes the stated context longer.
+    """
 
     read: Callable[[Config], Decoder]
     filled_in: Mapping[str, Any] = field(default_factory=dict)
+    scaled_context: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "gemma3_text": Family(
         partial(decoder, slides=all_but_every(6, "sliding_window_pattern", "_sliding_window_pattern"), absent_kv_heads_means_all=False),
         {"head_dim": 256, "sliding_window": 4096},
+        scaled_context=False,
     ),
     "glm": Family(partial(decoder, absent_kv_heads_means_all=False), {"head_dim": 128}),
     "glm4": Family(partial(decoder, absent_kv_heads_means_all=False), {"head_dim": 128}),
@@ -285,7 +290,7 @@ def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any]
         model_type=model_type,
         dtype=text.dtype() or config.dtype(),
         kv_dtype=kv_dtype(config, text, hf_quant_config),
-        max_context=text.max_context(),
+        max_context=text.max_context(scaled=family.scaled_context),
         encoder_tokens=read.encoder_tokens,
         formula=read.formula,
     )

@@ -31,7 +31,7 @@ MAX_CONTEXT: Final = (
     "seq_len",
     "context_length",
 )
-"""The names under which configs state their longest sequence; where several do, the smallest counts (vllm/config/model.py 0.33.0)."""
+"""The names under which configs state their longest sequence (vllm/config/model.py 0.33.0)."""
 
 
 class Config:
@@ -178,21 +178,22 @@ class Config:
                 return packing
         return None
 
-    def max_context(self) -> int | None:
-        """The longest sequence, in tokens. Rotary scaling of type linear or dynamic multiplies it; other types have it counted in already
-        (vllm/config/model.py 0.33.0, _get_and_verify_max_len).
+    def max_context(self, *, scaled: bool) -> int | None:
+        """The longest sequence, in tokens: model_max_length where it is stated, else the smallest of the others. With `scaled`, rotary scaling of
+        type linear or dynamic multiplies it; other types have it counted in already (vllm/config/model.py 0.33.0, _get_and_verify_max_len).
         """
-        stated = [value for name in MAX_CONTEXT if (value := self.number(name, 1, 1 << 40)) is not None]
+        stated = {name: value for name in MAX_CONTEXT if (value := self.number(name, 1, 1 << 40)) is not None}
         if not stated:
             return None
+        longest = stated.get("model_max_length", min(stated.values()))
         scaling = self.section("rope_scaling") or self.section("rope_parameters")
         kind = scaling and (scaling.get("rope_type") or scaling.get("type"))
-        if scaling is None or kind not in ("linear", "dynamic"):
-            return min(stated)
+        if not scaled or scaling is None or kind not in ("linear", "dynamic"):
+            return longest
         factor = scaling.get("factor")
         if isinstance(factor, bool) or not isinstance(factor, int | Decimal) or not 0 < factor <= MAX_SIZE:
             raise scaling.error(f"factor is {_shown(factor)}; a positive number is needed")
-        return int(min(stated) * factor)
+        return int(longest * factor)
 
 
 def _shown(value: object) -> str:

@@ -72,11 +72,15 @@ def lettered(config: Config, count: int) -> list[int | None]:
 
 
 def decoder(config: Config, *, slides: Slides = never, absent_kv_heads_means_all: bool = True) -> Decoder:
-    """Attention in every layer. `layer_types`, where the config has it, says which layers slide; else `slides` does."""
+    """Attention in every layer. `layer_types`, where the config has it, says which layers slide; else `slides` does.
+
+    The draft layers of a model without windows are like its others; of one with windows they are not known.
+    """
     count = config.layer_count()
     cache = attention_of(config, config.kv_heads(absent_means_all=absent_kv_heads_means_all))
     windows = listed_windows(config, count) or slides(config, count)
-    return Decoder(tuple(Layer(caches=(cache(window),)) for window in windows))
+    layers = tuple(Layer(caches=(cache(window),)) for window in windows)
+    return Decoder(layers, draft_layers=layers[:1] * draft_count(config) if set(windows) == {None} else ())
 
 
 def listed_windows(config: Config, count: int) -> list[int | None] | None:

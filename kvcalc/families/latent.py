@@ -2,7 +2,7 @@
 
 from kvcalc.caches import index_keys, latent
 from kvcalc.families.config import KV_HEADS, Config
-from kvcalc.families.decoder import Decoder, attention_of, decoder, draft_count
+from kvcalc.families.decoder import Decoder, decoder, draft_count
 from kvcalc.layers import Cache, Layer, PlainFormula
 
 
@@ -12,7 +12,7 @@ def mla(config: Config) -> Decoder:
     A null kv_lora_rank, or use_mla false, means ordinary attention (DeepSeek-VL2-tiny, DeepSeek-OCR).
     """
     if (config.get("kv_lora_rank") is None and "kv_lora_rank" in config.fields) or not config.flag("use_mla", absent=True):
-        return _without_mla(config)
+        return decoder(config)
     return _decoder(config, [()] * config.layer_count(), ())
 
 
@@ -64,11 +64,6 @@ def _decoder(config: Config, beside: list[tuple[Cache, ...]], beside_draft: tupl
     cache = latent_of(config)
     draft = Layer(caches=(cache, *beside_draft))
     return Decoder(tuple(Layer(caches=(cache, *extra)) for extra in beside), (draft,) * draft_count(config), plain_numbers(config))
-
-
-def _without_mla(config: Config) -> Decoder:
-    draft = Layer(caches=(attention_of(config, config.kv_heads())(None),))
-    return decoder(config)._replace(draft_layers=(draft,) * draft_count(config))
 
 
 def _index_keys(config: Config) -> Cache:

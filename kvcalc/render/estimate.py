@@ -1,9 +1,9 @@
 """`kvcalc estimate` for a reader."""
 
 from rich.console import Console
-from rich.table import Table
 
-from kvcalc.render.style import columns, notes, plain_table
+from kvcalc.errors import printable
+from kvcalc.render.style import Grid, notes
 from kvcalc.results import Estimate, LayerRow
 from kvcalc.units import BINARY_UNITS, binary_unit, format_bytes, format_ratio
 
@@ -11,15 +11,16 @@ from kvcalc.units import BINARY_UNITS, binary_unit, format_bytes, format_ratio
 def render_estimate(result: Estimate, console: Console) -> None:
     """Total first, then how it comes about."""
     requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
-    total = f"{result.model.name}: {format_bytes(result.total_bytes)} of KV cache for {requests} of {result.context:,} tokens"
+    total = f"{printable(result.model.name)}: {format_bytes(result.total_bytes)} of KV cache for {requests} of {result.context:,} tokens"
     console.print(total, style="bold", highlight=False, markup=False)
-    console.print(f"engine {_engine(result)}, KV dtype {result.kv_dtype}, read from {result.model.source}", highlight=False, markup=False)
+    console.print(f"engine {_engine(result)}, KV dtype {result.kv_dtype}, read from {printable(result.model.source)}", highlight=False, markup=False)
     console.print()
-    console.print(_sizes(result))
+    _sizes(result).print(console)
     console.print()
-    console.print(_formula(result), highlight=False, soft_wrap=True)
+    console.print(_formula(result), highlight=False)
+    console.print(f"  = {result.formula} = {result.bytes_per_gpu:,} B", highlight=False, soft_wrap=True)  # one line, to be copied
     console.print()
-    console.print(_layers(result))
+    _layers(result).print(console)
     saving = _saving(result)
     if saving:
         console.print()
@@ -31,7 +32,7 @@ def _engine(result: Estimate) -> str:
     return result.engine if result.engine_version is None else f"{result.engine} {result.engine_version}"
 
 
-def _sizes(result: Estimate) -> Table:
+def _sizes(result: Estimate) -> Grid:
     rows = [("one more token", result.token_bytes), ("one request", result.request_bytes)]
     if result.fixed_bytes:
         rows.insert(1, ("fixed part of a request", result.fixed_bytes))
@@ -43,9 +44,9 @@ def _sizes(result: Estimate) -> Table:
         rows = [(f"{what}, on the fullest GPU", size) for what, size in rows]
         rows.append((f"all {gpus} GPUs", result.total_bytes))
         unit = binary_unit(result.total_bytes)
-    table = plain_table(columns(left="", right=("bytes", unit)))
+    table = Grid(left=[""], right=["bytes", unit])
     for what, size in rows:
-        table.add_row(what, f"{size:,}", _in_unit(size, unit))
+        table.add(what, f"{size:,}", _in_unit(size, unit))
     return table
 
 
@@ -59,18 +60,19 @@ def _in_unit(size: int, unit: str) -> str:
 
 
 def _formula(result: Estimate) -> str:
-    where = "" if result.parallel.tp * result.parallel.pp == 1 else " on the fullest GPU"
+    """What the line with the numbers means."""
     if result.plain_formula_bytes == result.bytes_per_gpu and len(result.layers) == 1:
-        return f"M = 2 L n H_kv d_h b B\n  = {result.formula} = {result.bytes_per_gpu:,} B"
-    return f"M = B x sum over layers of rows x bytes a row{where}\n  = {result.formula} = {result.bytes_per_gpu:,} B"
+        return "M = 2 L n H_kv d_h b B"
+    where = "" if result.parallel.tp * result.parallel.pp == 1 else ", on the fullest GPU"
+    return f"M = sum over layers of rows x bytes a row, x B{where}"
 
 
-def _layers(result: Estimate) -> Table:
+def _layers(result: Estimate) -> Grid:
     unit = binary_unit(result.request_bytes)
-    table = plain_table(columns(left="layers", right=("count", "KV heads", "K dim", "V dim", "rows", f"{unit}/request", "share")))
+    table = Grid(left=["layers"], right=["count", "KV heads", "K dim", "V dim", "rows", f"{unit}/request", "share"])
     for row in result.layers:
         share = "" if not result.request_bytes else f"{(1000 * row.bytes // result.request_bytes + 5) // 10} %"
-        table.add_row(_kind(row), f"{row.count:,}", _cell(row.kv_heads), _cell(row.k_dim), _cell(row.v_dim), f"{row.rows:,}", _in_unit(row.bytes, unit), share)
+        table.add(_kind(row), f"{row.count:,}", _cell(row.kv_heads), _cell(row.k_dim), _cell(row.v_dim), f"{row.rows:,}", _in_unit(row.bytes, unit), share)
     return table
 
 

@@ -1,42 +1,51 @@
-"""What all screens share: plain tables, notes, and a console that suits where the output goes."""
+"""What all screens share: tables, notes, and a console that suits where the output goes."""
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
+from kvcalc.errors import printable
 from kvcalc.layers import Note
 
 
-class Columns(NamedTuple):
-    """Column heads: names stand to the left, figures to the right."""
+@dataclass(slots=True)
+class Grid:
+    """Rows under heads. Names stand to the `left`, figures to the `right`."""
 
-    left: tuple[str, ...]
-    right: tuple[str, ...]
+    left: Sequence[str]
+    right: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
 
+    def add(self, *cells: str) -> None:
+        """One row, a cell for each head."""
+        self.rows.append(cells)
 
-def columns(*, left: str | Sequence[str], right: Sequence[str]) -> Columns:
-    """Column heads from one name or several."""
-    return Columns((left,) if isinstance(left, str) else tuple(left), tuple(right))
-
-
-def plain_table(heads: Columns) -> Table:
-    """A table without lines, which reads as well in a pipe as on a terminal."""
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in heads.left:
-        table.add_column(name, overflow="fold")
-    for name in heads.right:
-        table.add_column(name, justify="right", overflow="fold")
-    return table
+    def print(self, console: Console) -> None:
+        """A table without lines, which reads as well in a pipe; row by row where the width does not hold it."""
+        table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for name in self.left:
+            table.add_column(name, no_wrap=True)
+        for name in self.right:
+            table.add_column(name, justify="right", no_wrap=True)
+        for cells in self.rows:
+            table.add_row(*cells)
+        if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
+            console.print(table)
+            return
+        for cells in self.rows:
+            named = (f"{name} {cell}".strip() for name, cell in zip((*self.left, *self.right), cells, strict=True) if cell)
+            console.print(", ".join(named), highlight=False, markup=False)
 
 
 def notes(console: Console, items: Iterable[Note]) -> None:
     """Each note on lines of its own, below the answer."""
     for item in items:
         console.print()
-        console.print(f"Note: {item.text}.", highlight=False, markup=False)
+        console.print(f"Note: {printable(item.text)}.", highlight=False, markup=False)
 
 
 def console_for_stdout() -> Console:

@@ -1,0 +1,172 @@
+"""The command as a user meets it: exit codes, streams, JSON, widths, completion."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvcalc import __version__
+from kvcalc.catalog import preset_names
+from tests.command import kvcalc
+
+SHAPE = ("--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--kv-dtype", "fp16")
+
+ANSWERED = [
+    (("estimate", *SHAPE, "--context", "4096"), 2 << 30),
+    (("estimate", *SHAPE, "--context", "4096", "--batch", "8"), 16 << 30),
+    (("estimate", *SHAPE, "--context", "8192", "--batch", "8"), 32 << 30),
+    (("estimate", *SHAPE, "-c", "4K", "-b", "1"), 2 << 30),
+    (("estimate", *SHAPE), 4 << 30),
+    (("estimate", "--model", "llama-3-8b"), 1 << 30),
+    (("estimate", "-m", "llama-3-8b", "--max-model-len", "4096"), 1 << 29),
+    (("estimate", "-m", "llama-3-8b", "--kv-cache-dtype", "fp8"), 1 << 29),
+    (("estimate", "-m", "llama-3-8b", "--tensor-parallel-size", "16"), 2 << 30),
+    (("estimate", "-m", "llama-3-8b", "--dp", "2"), 2 << 30),
+    (("estimate", "-m", "llama-3-8b", "--engine", "ideal"), 1 << 30),
+]
+REFUSED = [
+    (("estimate",), 2, "give --model"),
+    (("estimate", "--layers", "32"), 2, "give --model"),
+    (("estimate", "-m", "llama-3-8b", "--layers", "32"), 2, "give --model"),
+    (("estimate", "-m", "llama-3-8b", "--context", "-5"), 2, "'-5' is not a count"),
+    (("estimate", "-m", "llama-3-8b", "--context", "0"), 2, "at least 1"),
+    (("estimate", "-m", "llama-3-8b", "--context", "1e400"), 2, "is not a count"),
+    (("estimate", "-m", "llama-3-8b", "--context", "9" * 5000), 2, "is not a count"),
+    (("estimate", "-m", "llama-3-8b", "--batch", "two"), 2, "'two' is not a count"),
+    (("estimate", "-m", "llama-3-8b", "--kv-dtype", "fp7"), 2, "unknown KV dtype 'fp7'"),
+    (("estimate", "-m", "llama-3-8b", "--engine", "vllmm"), 2, "unknown engine 'vllmm'"),
+    (("estimate", "-m", "llama-3-8b", "--encoder-tokens", "-1"), 2, "--encoder-tokens"),
+    (("estimate", "-m", "llama-3-8b", "--json", "--quiet"), 2, "give one of them"),
+    (("estimate", "-m", "llama-3-8b", "--no-such-flag"), 2, "--no-such-flag"),
+    (("estimate", "-m", "llama-3-8b", "--revision", "main"), 2, "--revision goes with a Hub id"),
+    (("estimate", *SHAPE[:4], "--head-dim", "128", "--layers", "20000"), 2, "more than any model has"),
+    (("nonsense",), 2, "nonsense"),
+    (("estimate", "-m", "lama-3-8b"), 3, "llama-3-8b"),
+    (("estimate", "-m", "./nothing"), 3, "no file or folder"),
+    (("estimate", "-m", "llama-3-8b", "--tp", "3"), 3, "neither divides the 8 KV heads"),
+    (("estimate", "-m", "llama-3-8b", "--pp", "33"), 3, "more than the 32 layers"),
+    (("estimate", "-m", "llama-3-8b", "--dcp", "2"), 3, "--dcp 2"),
+    (("models", "--family", "lama"), 3, "no preset is of the family"),
+    (("estimate", "-m", "org/model"), 4, "HF_HUB_OFFLINE"),
+]
+
+
+@pytest.mark.parametrize(("words", "size"), ANSWERED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+def test_answered(words: tuple[str, ...], size: int) -> None:
+    done = kvcalc(*words, "--quiet")
+    assert (done.code, done.out, done.err) == (0, f"{size}\n", "")
+
+
+@pytest.mark.parametrize(("words", "code", "said"), REFUSED, ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "")
+def test_refused_in_one_clear_line(words: tuple[str, ...], code: int, said: str) -> None:
+    done = kvcalc(*words)
+    assert done.code == code, done.err
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert said in done.err
+    assert len(done.err.splitlines()) <= 2
+
+
+def test_help_names_every_command_and_every_option() -> None:
+    whole = kvcalc("--help")
+    assert whole.code == 0
+    for command in ("estimate", "models"):
+        assert command in whole.out
+        assert kvcalc(command, "--help").code == 0
+    for option in ("--model", "--context", "--batch", "--kv-dtype", "--tp", "--pp", "--dp", "--dcp", "--encoder-tokens", "--revision", "--json", "--quiet"):
+        assert option in kvcalc("estimate", "--help").out
+    assert kvcalc().code == 2
+    assert kvcalc().err == whole.out
+
+
+def test_version() -> None:
+    for words in (("--version",), ("--version", "estimate")):
+        assert kvcalc(*words).out == f"kvcalc {__version__}\n"
+
+
+def test_json_is_the_contract() -> None:
+    answer = kvcalc("estimate", "-m", "llama-3-8b", "--json").json
+    assert answer["schema"] == 1
+    assert answer["model"]["name"] == "llama-3-8b"
+    assert answer["model"]["parameters"] == 8_030_261_248
+    assert answer["engine"] == "ideal"
+    assert answer["kv_dtype"] == "bf16"
+    assert answer["parallel"] == {"tp": 1, "pp": 1, "dp": 1, "dcp": 1}
+    assert (answer["total_bytes"], answer["bytes_per_gpu"], answer["request_bytes"]) == (1 << 30,) * 3
+    assert (answer["token_bytes"], answer["fixed_bytes"]) == (131_072, 0)
+    assert answer["formula"] == "2 x 32 x 8,192 x 8 x 128 x 2 x 1"
+    row = {"kind": "full", "kernel": "gqa", "count": 32, "kv_heads": 8, "k_dim": 128, "v_dim": 128, "window": None, "stride": 1, "rows": 8192, "bytes": 1 << 30}
+    assert answer["layers"] == [row]
+    assert answer["notes"] == []
+
+
+def test_models_as_json_as_names_and_for_a_reader() -> None:
+    assert [row["name"] for row in kvcalc("models", "--json").json["models"]] == preset_names()
+    assert kvcalc("models", "--quiet").out.split() == preset_names()
+    assert "llama-3-8b" in kvcalc("models", "--family", "llama").out
+    assert kvcalc("models", "no such thing", "--quiet").out == ""
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for words in (("estimate", "-m", "gpt-oss-20b", "--context", "32768"), ("models", "--family", "qwen")):
+        done = kvcalc(*words, env={"COLUMNS": str(width)})
+        assert done.code == 0
+        assert max(map(len, (line for line in done.out.splitlines() if not line.startswith("  = ")))) <= width
+        assert "\x1b" not in done.out
+
+
+def test_a_terminal_gets_bold_unless_it_asks_for_none() -> None:
+    assert b"\x1b[1m" in on_a_terminal({})
+    assert b"\x1b[" not in on_a_terminal({"NO_COLOR": "1", "TERM": "dumb"})
+
+
+def on_a_terminal(env: dict[str, str]) -> bytes:
+    """What `kvcalc estimate` writes to a terminal of its own."""
+    ours, theirs = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **env}
+    with subprocess.Popen([sys.executable, "-m", "kvcalc", "estimate", "-m", "llama-3-8b"], stdout=theirs, stdin=subprocess.DEVNULL, env=settings) as child:
+        child.wait(60)
+    os.close(theirs)
+    said = os.read(ours, 100_000)
+    os.close(ours)
+    return said
+
+
+def test_a_locale_without_utf_8_is_no_reason_to_fail() -> None:
+    done = kvcalc("estimate", "-m", "llama-3-8b", env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.code == 0
+    assert done.out.isascii()
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m kvcalc models --json | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_shell_completes_preset_names() -> None:
+    env = {"_KVCALC_COMPLETE": "complete_bash", "COMP_WORDS": "kvcalc estimate --model llama-3-", "COMP_CWORD": "3"}
+    assert "llama-3-8b" in kvcalc(env=env).out.split()
+
+
+def test_it_runs_in_any_folder_without_a_home(tmp_path: Path) -> None:
+    done = kvcalc("estimate", "-m", "llama-3-8b", "--quiet", cwd=tmp_path, env={"HOME": str(tmp_path / "none"), "PYTHONPATH": str(Path(__file__).parents[1])})
+    assert done.out == f"{1 << 30}\n"
+
+
+def test_what_comes_from_outside_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    evil = tmp_path / "\x1b[31m[bold]red"
+    evil.mkdir()
+    (evil / "config.json").write_text('{"model_type": "\\u001b[31mred"}')
+    done = kvcalc("estimate", "-m", str(evil))
+    assert done.code == 3
+    assert "\x1b" not in done.err
+    (evil / "config.json").write_text('{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8}')
+    done = kvcalc("estimate", "-m", str(evil))
+    assert done.code == 0
+    assert "\x1b" not in done.out
+    assert "[bold]" in done.out

@@ -1,0 +1,54 @@
+"""Every published config of a collection beside the checkout, against layers that come from engines' own code. Skips where it is missing."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcalc.engines.base import Options
+from kvcalc.engines.ideal import IDEAL
+from kvcalc.errors import KvcalcError
+from kvcalc.families import read_config
+from kvcalc.packing import parse_kv_dtype
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+GEOMETRY = SHARED / "golden" / "geometry.jsonl"
+ROWS = [json.loads(line) for line in GEOMETRY.read_text().splitlines()] if GEOMETRY.is_file() else []
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+pytestmark = pytest.mark.skipif(not ROWS, reason="no collection of configs beside the checkout")
+
+
+def held(row: dict[str, Any], tokens: int) -> int:
+    """Bytes of one request in bf16, by the groups of the table."""
+    total = 0
+    for group in row["groups"]:
+        kind, count = group["kind"], group["count"]
+        kept = min(tokens, group.get("window") or group.get("chunk") or tokens) // group.get("tokens_per_entry", 1)
+        if kind in ("full", "sliding", "chunked", "mla"):
+            total += count * kept * group["kv_heads"] * (group["k_dim"] + group["v_dim"]) * 2
+        elif kind == "indexer":
+            total += count * kept * group["index_dim"] * 2
+        elif kind == "state":
+            total += count * sum(state["elements"] * BYTES[state["dtype"]] for state in group["states"])
+    return total
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["config_dir"])
+def test_every_config_is_answered_right_or_refused_for_a_reason(row: dict[str, Any]) -> None:
+    folder = SHARED / "corpus" / "configs" / row["config_dir"]
+    fields = json.loads((folder / "config.json").read_bytes(), parse_float=Decimal)
+    if row["source"] == "none":
+        with pytest.raises(KvcalcError, match="keeps no KV cache"):
+            read_config(fields)
+        return
+    plan = IDEAL.plan(read_config(fields), Options(kv_dtype=parse_kv_dtype("bf16"), encoder_tokens=0))
+    windows = [group.get("window") or group["chunk"] for group in row["groups"] if group["kind"] in ("sliding", "chunked")]
+    compressed = any(group.get("tokens_per_entry", 1) != 1 or "role" in group for group in row["groups"])
+    if compressed:  # windows of compressors and rings are the engines' matter: growth alone is compared
+        assert plan.need(2 << 20)[0] - plan.need(1 << 20)[0] == held(row, 2 << 20) - held(row, 1 << 20)
+        return
+    for tokens in {8, 1 << 20, *(window + more for window in windows for more in (-1, 0, 1))}:
+        assert plan.need(tokens) == (held(row, tokens),)

@@ -1,0 +1,28 @@
+"""What each command loads: modules are counted, not milliseconds."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"typer", "pydantic", "rich", "yaml", "huggingface_hub", "httpx", "httpx2", "torch", "transformers", "numpy", "kvcalc.families"}
+LOADS = {
+    ("--version",): set(),
+    ("--help",): {"typer"},
+    ("estimate", "--model", "llama-3-8b", "--json"): {"typer", "pydantic", "yaml"},
+    ("estimate", "--model", "llama-3-8b", "--quiet"): {"typer", "pydantic", "yaml"},
+    ("estimate", "--model", "llama-3-8b"): {"typer", "pydantic", "yaml", "rich"},
+    ("estimate", "--layers", "1", "--kv-heads", "1", "--head-dim", "1", "--quiet"): {"typer", "pydantic"},
+}
+
+
+def loaded(*words: str) -> set[str]:
+    """The modules that a command imports, by Python's own account."""
+    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "kvcalc", *words], capture_output=True, text=True, timeout=60, check=True)
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize("words", LOADS, ids=" ".join)
+def test_a_command_loads_no_more_than_it_needs(words: tuple[str, ...]) -> None:
+    modules = loaded(*words)
+    assert modules & HEAVY == LOADS[words]
