@@ -133,9 +133,15 @@ def lightning(*, heads: Size, head_dim: Size, state_dtype: str = "model") -> Cac
     return _recurrent("lightning", _state(heads, head_dim * head_dim, state_dtype, "heads"))
 
 
-def short_conv(*, channels: Size, conv_kernel: Size) -> Cache:
+def short_conv(*, channels: Size, conv_kernel: Size, dtype: str = "model") -> Cache:
     """A short convolution (LFM2) that keeps its last inputs and nothing else."""
-    return _recurrent("shortconv", _conv(1, channels, conv_kernel, "width"))
+    return _recurrent("shortconv", _conv(1, channels, conv_kernel, "width", dtype))
+
+
+def cca(*, channels: Size, columns: Size, delayed: Size) -> Cache:
+    """Compressed convolutional attention (Zaya): the last `columns` inputs of the convolutions over Q and K, and the half of V that lags a token."""
+    convolved = Plane(role="conv", heads=1, width=channels, split="width", dtype="model", columns=columns)
+    return _recurrent("cca", convolved, _state(1, delayed, "model", "width"))
 
 
 def rglru(*, width: Size, conv_kernel: Size) -> Cache:
@@ -152,9 +158,9 @@ def _recurrent(kernel: Kernel, *planes: Plane | None) -> Cache:
     return Cache(retention=Once(), planes=tuple(plane for plane in planes if plane is not None), kernel=kernel)
 
 
-def _conv(heads: int, width: int, conv_kernel: int, split: Split) -> Plane | None:
+def _conv(heads: int, width: int, conv_kernel: int, split: Split, dtype: str = "model") -> Plane | None:
     """Kernel - 1 columns of the inputs; None for a kernel of one, which looks back at nothing."""
-    return None if conv_kernel == 1 else Plane(role="conv", heads=heads, width=width, split=split, dtype="model", columns=conv_kernel - 1)
+    return None if conv_kernel == 1 else Plane(role="conv", heads=heads, width=width, split=split, dtype=dtype, columns=conv_kernel - 1)
 
 
 def _state(heads: int, width: int, dtype: str, split: Split) -> Plane:
@@ -163,6 +169,7 @@ def _state(heads: int, width: int, dtype: str, split: Split) -> Plane:
 
 CACHES: Final[dict[str, Callable[..., Cache]]] = {
     "attention": attention,
+    "cca": cca,
     "compressor": compressor,
     "delta_net": delta_net,
     "index_keys": index_keys,

@@ -92,7 +92,7 @@ Json = Annotated[bool, typer.Option("--json", help="The whole answer as one JSON
 @app.callback(invoke_without_command=True)
 def kvcalc(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
 ) -> None:
     """How much memory the KV cache of a language model takes, in exact bytes."""
     if context.invoked_subcommand is None:

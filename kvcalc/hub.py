@@ -24,7 +24,7 @@ def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> 
     repeats what the Hub or a proxy said.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else huggingface_hub asks for more than the file
-    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import constants, errors, try_to_load_from_cache
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
@@ -36,19 +36,7 @@ def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> 
         hint = "unset it, or name a local config.json"
         raise KvcalcError(f"{filename} of {repo} is not in the cache, and HF_HUB_OFFLINE is set", hint=hint, code=ExitCode.ENVIRONMENT)
     try:
-        url = hf_hub_url(repo, filename, revision=revision)
-        found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, library_name="kvcalc", library_version=__version__)
-        if found.commit_hash is None or found.etag is None:
-            raise _no_hub(repo, filename)
-        newest = try_to_load_from_cache(repo, filename, revision=found.commit_hash)
-        if isinstance(newest, str):
-            return Path(newest)
-        if found.size is None or found.size <= max_bytes:
-            return Path(hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__))
-    except errors.RemoteEntryNotFoundError:
-        with suppress(errors.RemoteEntryNotFoundError):
-            hf_hub_download(repo, filename, revision=revision, dry_run=True)  # notes the absence in the cache
-        return None
+        return _download(repo, filename, revision, max_bytes)
     except (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise _refused(repo, revision, error) from None
     except KvcalcError:
@@ -57,7 +45,28 @@ def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> 
         if isinstance(cached, str):
             return Path(cached)
         raise _unreachable(repo, filename, error) from None
-    raise KvcalcError(f"{filename} of {repo} is larger than {format_bytes(max_bytes)}: this is no model description")
+
+
+def _download(repo: str, filename: str, revision: str | None, max_bytes: int) -> Path | None:
+    """Asks for the size first, so that a large file is never downloaded, and once, since huggingface_hub's own look-up retries for minutes."""
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+
+    try:
+        url = hf_hub_url(repo, filename, revision=revision)
+        found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, library_name="kvcalc", library_version=__version__)
+    except errors.RemoteEntryNotFoundError:
+        with suppress(errors.RemoteEntryNotFoundError):
+            hf_hub_download(repo, filename, revision=revision, dry_run=True)  # notes the absence in the cache
+        return None
+    if found.commit_hash is None or found.etag is None:
+        hint = "check HF_ENDPOINT, and whether a proxy stands between"
+        raise KvcalcError(f"what answers for {filename} of {repo} is not a Hub", hint=hint, code=ExitCode.ENVIRONMENT)
+    newest = try_to_load_from_cache(repo, filename, revision=found.commit_hash)
+    if isinstance(newest, str):
+        return Path(newest)
+    if found.size is not None and found.size > max_bytes:
+        raise KvcalcError(f"{filename} of {repo} is larger than {format_bytes(max_bytes)}: this is no model description")
+    return Path(hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__))
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -72,11 +81,6 @@ def _refused(repo: str, revision: str | None, error: Exception) -> KvcalcError:
     if isinstance(error, errors.RepositoryNotFoundError):
         return KvcalcError(f"the Hub has no repository {repo}", hint="check the spelling; a private repository needs HF_TOKEN")
     return KvcalcError(f"{repo} has no revision {str(revision)[:60]!r}", hint="leave out --revision for the newest")
-
-
-def _no_hub(repo: str, filename: str) -> KvcalcError:
-    hint = "check HF_ENDPOINT, and whether a proxy stands between"
-    return KvcalcError(f"what answers for {filename} of {repo} is not a Hub", hint=hint, code=ExitCode.ENVIRONMENT)
 
 
 def _unreachable(repo: str, filename: str, error: BaseException) -> KvcalcError:

@@ -61,7 +61,7 @@ class Encoder(Frozen):
 
 Retention = Annotated[Grows | Window | Chunk | Once | Encoder, Field(discriminator="kind")]
 
-Kernel = Literal["gqa", "mla", "indexer", "compressor", "ring", "mamba1", "mamba2", "gdn", "kda", "lightning", "shortconv", "rwkv", "rglru"]
+Kernel = Literal["gqa", "mla", "indexer", "compressor", "ring", "mamba1", "mamba2", "gdn", "kda", "lightning", "shortconv", "rwkv", "rglru", "cca"]
 """How a cache is computed: engines store some kernels in their own way."""
 
 

@@ -162,7 +162,7 @@ def test_revision_goes_with_a_hub_id_alone() -> None:
     assert error.value.code == ExitCode.USAGE
 
 
-def test_presets_are_found_beside_the_package_and_in_it(tmp_path: Path) -> None:
+def test_presets_are_found_beside_the_package() -> None:
     assert preset_folder().name == "model_presets"
     assert "llama-3-8b" in preset_names()
     assert find_preset("../llama-3-8b") is None

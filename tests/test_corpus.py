@@ -16,7 +16,7 @@ from kvcalc.packing import parse_kv_dtype
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 GEOMETRY = SHARED / "golden" / "geometry.jsonl"
 ROWS = [json.loads(line) for line in GEOMETRY.read_text().splitlines()] if GEOMETRY.is_file() else []
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "model dtype": 2}
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="no collection of configs beside the checkout")
 

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from kvcalc.errors import KvcalcError
 from kvcalc.families.class_defaults import NESTED_DEFAULTS
+from kvcalc.families.compressed import deepseek_v4, deepseek_v41, minimax_m3
 from kvcalc.families.config import Config
+from kvcalc.families.crossed import bart, mllama, t5, whisper
 from kvcalc.families.decoder import (
     Decoder,
     all_but_every,
@@ -20,6 +22,7 @@ from kvcalc.families.decoder import (
     chatglm,
     decoder,
     falcon,
+    first_of_every,
     jetmoe,
     lettered,
     multi_query,
@@ -27,7 +30,29 @@ from kvcalc.families.decoder import (
     when_switched_on,
 )
 from kvcalc.families.latent import double_mla, mla, mla_with_indexer, mla_with_shared_indexers
+from kvcalc.families.mixed import chunked, gemma3n, gemma4, mimo_v2, searched, step
 from kvcalc.families.quantization import kv_dtype
+from kvcalc.families.recurrent import (
+    bamba,
+    gated_delta_net,
+    gated_delta_net_in_model_dtype,
+    glm5_next,
+    granite_hybrid,
+    inkling,
+    jamba,
+    kimi_linear,
+    lfm2,
+    mamba2_beside_attention,
+    minimax,
+    nemotron_h,
+    pure_mamba1,
+    pure_mamba2,
+    recurrent_gemma,
+    rwkv5,
+    yuan,
+    zamba2,
+    zaya,
+)
 from kvcalc.layers import Facts, ModelSpec, Note
 
 
@@ -45,13 +70,14 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A multimodal config: the language model stands under `path`, as `model_type` where it does not name its own. With `flat` set, older files
-    without that object are read as that type.
+    """A multimodal config: the language model stands under `path`, as `model_type` where it does not name its own, or always with `renames`. With
+    `flat` set, older files without that object are read as that type.
     """
 
     path: str
     model_type: str
     flat: str | None = None
+    renames: bool = False
 
 
 EVERY_HEAD: Final = Family(decoder)
@@ -61,14 +87,14 @@ GROUPED: Final = Family(partial(decoder, absent_kv_heads_means_all=False))
 QWEN2: Final = Family(partial(decoder, slides=when_switched_on, absent_kv_heads_means_all=False))
 
 FAMILIES: Final[dict[str, Family | Wrapper]] = {
-    "PanguEmbedded": GROUPED,
-    "RefinedWeb": Family(falcon),
-    "RefinedWebModel": Family(falcon),
+    "afmoe": Family(partial(decoder, slides=all_but_every(4, "global_attn_every_n_layers")), {"head_dim": 128, "sliding_window": 1024}),
     "apertus": EVERY_HEAD,
     "arcee": EVERY_HEAD,
     "baichuan": EVERY_HEAD,
     "bailing_moe": GROUPED,
     "bailingmm": Wrapper("llm_config", "bailing_moe"),
+    "bamba": Family(bamba),
+    "bart": Family(bart),
     "biogpt": EVERY_HEAD,
     "bloom": EVERY_HEAD,
     "chatglm": Family(chatglm),
@@ -77,9 +103,13 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "cohere2": Family(partial(decoder, slides=all_but_every(4, "sliding_window_pattern")), {"sliding_window": 4096}),
     "dbrx": Family(nested_attention),
     "deepseek": GROUPED,
+    "deepseek_ref": Family(deepseek_v4),
     "deepseek_v2": Family(mla),
     "deepseek_v3": Family(mla),
     "deepseek_v32": Family(mla_with_indexer),
+    "deepseek_v4": Family(deepseek_v4, {"head_dim": 512}),
+    "deepseek_v41": Wrapper("text_config", "deepseek_v41_text"),
+    "deepseek_v41_text": Family(deepseek_v41),
     "deepseek_vl_v2": Wrapper("language_config", "deepseek_v2"),
     "DeepseekOCR": Wrapper("language_config", "deepseek_v2"),
     "ernie4_5": GROUPED,
@@ -89,6 +119,8 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "exaone4_5": Wrapper("text_config", "exaone4_5_text"),
     "exaone4_5_text": Family(partial(decoder, slides=lettered, absent_kv_heads_means_all=False)),
     "falcon": Family(falcon),
+    "falcon_h1": Family(mamba2_beside_attention),
+    "falcon_mamba": Family(pure_mamba1),
     "gemma": Family(partial(decoder, absent_kv_heads_means_all=False), {"head_dim": 256}),
     "gemma2": Family(partial(decoder, slides=all_but_every(2), absent_kv_heads_means_all=False), {"head_dim": 256, "sliding_window": 4096}),
     "gemma3": Wrapper("text_config", "gemma3_text"),
@@ -97,6 +129,10 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
         {"head_dim": 256, "sliding_window": 4096},
         scaled_context=False,
     ),
+    "gemma3n": Wrapper("text_config", "gemma3n_text"),
+    "gemma3n_text": Family(gemma3n, {"head_dim": 256, "sliding_window": 512, "num_kv_shared_layers": 15}),
+    "gemma4": Wrapper("text_config", "gemma4_text"),
+    "gemma4_text": Family(gemma4, {"head_dim": 256, "global_head_dim": 512, "sliding_window": 512}),
     "glm": Family(partial(decoder, absent_kv_heads_means_all=False), {"head_dim": 128}),
     "glm4": Family(partial(decoder, absent_kv_heads_means_all=False), {"head_dim": 128}),
     "glm4_moe": GROUPED,
@@ -105,6 +141,8 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "glm4v_moe": Wrapper("text_config", "glm4v_moe_text"),
     "glm4v_moe_text": GROUPED,
     "glm4v_text": GROUPED,
+    "glm5_next": Wrapper("text_config", "glm5_next_text"),
+    "glm5_next_text": Family(glm5_next),
     "glm_moe_dsa": Family(mla_with_shared_indexers),
     "gpt2": EVERY_HEAD,
     "gpt_bigcode": Family(multi_query),
@@ -112,51 +150,84 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "gpt_oss": Family(partial(decoder, slides=all_but_every(2), absent_kv_heads_means_all=False), {"head_dim": 64, "sliding_window": 128}),
     "gptj": EVERY_HEAD,
     "granite": EVERY_HEAD,
+    "granite_swa": Family(partial(decoder, slides=first_of_every(4)), {"sliding_window": 128}),
     "granitemoe": EVERY_HEAD,
+    "granitemoehybrid": Family(granite_hybrid),
     "granitemoeshared": EVERY_HEAD,
     "helium": Family(partial(decoder, absent_kv_heads_means_all=False), {"head_dim": 128}),
     "hunyuan_v1_dense": EVERY_HEAD,
     "hunyuan_v1_moe": EVERY_HEAD,
     "idefics3": Wrapper("text_config", "llama"),
+    "inkling": Wrapper("text_config", "inkling_text"),
+    "inkling_text": Family(inkling),
     "internlm": EVERY_HEAD,
     "internlm2": GROUPED,
     "internlm3": Family(partial(decoder, absent_kv_heads_means_all=False), {"head_dim": 128}),
     "internvl": Wrapper("text_config", "qwen2"),
     "internvl_chat": Wrapper("llm_config", "internlm2"),
+    "jamba": Family(jamba, {"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_expand": 2, "mamba_d_state": 16, "mamba_d_conv": 4}),
     "jetmoe": Family(jetmoe),
     "kimi_k2": Family(mla),
     "kimi_k25": Wrapper("text_config", "kimi_k2"),
+    "kimi_k3": Wrapper("text_config", "kimi_linear"),
+    "kimi_linear": Family(kimi_linear),
+    "lfm2": Family(lfm2),
+    "lfm2_moe": Family(lfm2),
+    "lfm2_vl": Wrapper("text_config", "lfm2"),
     "llama": EVERY_HEAD,
     "llama3v": EVERY_HEAD,
+    "llama4": Wrapper("text_config", "llama4_text"),
+    "llama4_text": Family(chunked, {"head_dim": 128, "attention_chunk_size": 8192}),
     "llava": Wrapper("text_config", "llama", flat="llama"),
     "llava_next": Wrapper("text_config", "llama"),
     "llava_onevision": Wrapper("text_config", "qwen2"),
     "logics": QWEN2,
     "longcat_flash": Family(double_mla),
+    "mamba": Family(pure_mamba1, {"expand": 2, "state_size": 16, "conv_kernel": 4}),
+    "mamba2": Family(pure_mamba2),
+    "mbart": Family(bart),
     "mimo": QWEN2,
+    "mimo_v2_flash": Family(mimo_v2),
     "minicpm": EVERY_HEAD,
     "minicpm3": Family(mla),
     "minicpmv": EVERY_HEAD,
+    "minicpmv4_6": Wrapper("text_config", "minicpmv4_6_text", renames=True),
+    "minicpmv4_6_text": Family(gated_delta_net_in_model_dtype, {"head_dim": 256}),
+    "minimax": Family(minimax),
     "minimax_m2": GROUPED,
+    "minimax_m3": Family(minimax_m3),
+    "minimax_m3_vl": Wrapper("text_config", "minimax_m3_vl_text"),
+    "minimax_m3_vl_text": Family(minimax_m3, {"head_dim": 128}),
+    "minimax_text_01": Family(minimax),
     "ministral": Family(partial(decoder, slides=always, absent_kv_heads_means_all=False), {"sliding_window": 4096}),
-    "ministral3": Family(partial(decoder, slides=always, absent_kv_heads_means_all=False), {"head_dim": 128}),
+    "ministral3": Wrapper("text_config", "ministral3_text", flat="ministral3_text", renames=True),
+    "ministral3_text": Family(partial(decoder, slides=always, absent_kv_heads_means_all=False), {"head_dim": 128}),
     "mistral": Family(partial(decoder, slides=always, absent_kv_heads_means_all=False), {"sliding_window": 4096}),
     "mistral3": Wrapper("text_config", "mistral"),
     "mixformer-sequential": EVERY_HEAD,
     "mixtral": Family(partial(decoder, slides=always, absent_kv_heads_means_all=False)),
+    "mllama": Wrapper("text_config", "mllama_text_model"),
+    "mllama_text_model": Family(mllama),
     "molmo": EVERY_HEAD,
     "mpt": Family(nested_attention),
+    "mt5": Family(t5),
     "muse_glimmer": Wrapper("text_config", "muse_glimmer_text"),
     "muse_glimmer_text": GROUPED,
     "nemotron": EVERY_HEAD,
+    "nemotron-nas": Family(searched),
+    "nemotron_h": Family(nemotron_h, {"head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128}),
     "olmo": EVERY_HEAD,
     "olmo2": EVERY_HEAD,
     "olmo3": Family(partial(decoder, slides=all_but_every(4)), {"sliding_window": 4096}),
+    "olmo_hybrid": Family(gated_delta_net),
     "olmoe": EVERY_HEAD,
     "openmoe": EVERY_HEAD,
     "opt": EVERY_HEAD,
     "orion": EVERY_HEAD,
+    "ov_mamba": Family(pure_mamba1),
     "paligemma": Wrapper("text_config", "gemma"),
+    "PanguEmbedded": GROUPED,
+    "pegasus": Family(bart),
     "persimmon": EVERY_HEAD,
     "phi": EVERY_HEAD,
     "phi-msft": EVERY_HEAD,
@@ -178,10 +249,15 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "qwen2_vl": Wrapper("text_config", "qwen2_vl_text", flat="qwen2"),
     "qwen2_vl_text": QWEN2,
     "qwen3": Family(QWEN2.read, {"head_dim": 128}),
+    "qwen3_5": Wrapper("text_config", "qwen3_5_text"),
+    "qwen3_5_moe": Wrapper("text_config", "qwen3_5_moe_text"),
+    "qwen3_5_moe_text": Family(gated_delta_net, {"head_dim": 256}),
+    "qwen3_5_text": Family(gated_delta_net, {"head_dim": 256}),
     "qwen3_asr": Wrapper("thinker_config", "qwen3_asr_thinker"),
     "qwen3_asr_text": GROUPED,
     "qwen3_asr_thinker": Wrapper("text_config", "qwen3_asr_text"),
     "qwen3_moe": Family(partial(decoder, slides=all_when_switched_on, absent_kv_heads_means_all=False)),
+    "qwen3_next": Family(gated_delta_net, {"head_dim": 256}),
     "qwen3_omni_moe": Wrapper("thinker_config", "qwen3_omni_moe_thinker"),
     "qwen3_omni_moe_text": GROUPED,
     "qwen3_omni_moe_thinker": Wrapper("text_config", "qwen3_omni_moe_text"),
@@ -189,13 +265,25 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "qwen3_vl_moe": Wrapper("text_config", "qwen3_vl_moe_text"),
     "qwen3_vl_moe_text": GROUPED,
     "qwen3_vl_text": Family(GROUPED.read, {"head_dim": 128}),
+    "recurrent_gemma": Family(recurrent_gemma, {"attention_window_size": 2048, "conv1d_width": 4}),
+    "RefinedWeb": Family(falcon),
+    "RefinedWebModel": Family(falcon),
+    "rwkv5": Family(rwkv5),
     "seed_oss": Family(GROUPED.read, {"head_dim": 128}),
     "smollm3": GROUPED,
     "stablelm": GROUPED,
     "starcoder2": Family(partial(decoder, slides=always, absent_kv_heads_means_all=False)),
+    "step3p5": Family(step),
+    "step3p7": Wrapper("text_config", "step3p5", flat="step3p5"),
+    "t5": Family(t5),
     "telechat": EVERY_HEAD,
+    "umt5": Family(t5),
     "voxtral": Wrapper("text_config", "llama"),
+    "whisper": Family(whisper),
     "xverse": EVERY_HEAD,
+    "yuan": Family(yuan),
+    "zamba2": Family(zamba2),
+    "zaya": Family(zaya),
 }
 
 NO_KV_CACHE: Final = {
@@ -259,6 +347,8 @@ ARCHITECTURES: Final = {
     "Gemma3ForCausalLM": "gemma3_text",
     "GemmaForCausalLM": "gemma",
     "LlamaForCausalLM": "llama",
+    "MiniCPM4ForCausalLM": "minicpm",
+    "MiniCPMForCausalLM": "minicpm",
     "MiniCPM3ForCausalLM": "minicpm3",
     "MistralForCausalLM": "mistral",
     "MixtralForCausalLM": "mixtral",
@@ -320,7 +410,7 @@ def _language_model(config: Config, model_type: str) -> tuple[Config, Family]:
                 raise config.missing(family.path)
             model_type = family.flat
             continue
-        model_type = inner.text("model_type") or family.model_type
+        model_type = family.model_type if family.renames else inner.text("model_type") or family.model_type
         config = Config(inner.fields, inner.where, NESTED_DEFAULTS.get(model_type))
 
 

@@ -16,7 +16,7 @@ MAX_SIZE: Final = 1 << 31
 
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 QUERY_HEADS: Final = ("num_attention_heads", "n_head", "n_heads")
-KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attention_groups")
 HIDDEN: Final = ("hidden_size", "n_embd", "n_embed", "d_model")
 HEAD_DIM: Final = ("head_dim", "attention_head_dim", "kv_channels")
 MAX_CONTEXT: Final = (
@@ -77,6 +77,10 @@ class Config:
         if value is None:
             raise self.missing(*names)
         return value
+
+    def sizes(self, *names: str) -> tuple[int, ...]:
+        """The required numbers under several names for several things."""
+        return tuple(self.size(name) for name in names)
 
     def missing(self, *names: str) -> KvcalcError:
         """The error for a key that must be there."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvcalc.caches import attention
-from kvcalc.families.config import KV_HEADS, Config
+from kvcalc.families.config import HEAD_DIM, HIDDEN, KV_HEADS, QUERY_HEADS, Config
 from kvcalc.layers import Cache, Layer, PlainFormula
 
 
@@ -57,6 +57,11 @@ def all_but_every(period: int, *keys: str) -> Slides:
         return [window if (layer + 1) % every else None for layer, window in enumerate(always(config, count))]
 
     return slides
+
+
+def first_of_every(period: int) -> Slides:
+    """The first layer of each `period` keeps everything, the others slide (transformers 5.24.0, configuration_granite_swa.py)."""
+    return lambda config, count: [window if layer % period else None for layer, window in enumerate(always(config, count))]
 
 
 def lettered(config: Config, count: int) -> list[int | None]:
@@ -113,13 +118,32 @@ def attention_of(config: Config, kv_heads: int, head_dim: int | None = None) -> 
 
 
 def grouped(
-    config: Config, *, kv_heads: int, head_dim: int | None = None, k_dim: int | None = None, v_dim: int | None = None, window: int | None = None
+    config: Config,
+    *,
+    kv_heads: int,
+    head_dim: int | None = None,
+    k_dim: int | None = None,
+    v_dim: int | None = None,
+    window: int | None = None,
+    chunk: int | None = None,
 ) -> Cache:
-    """K and V of the config's query heads. Raises KvcalcError where the KV heads do not divide them."""
+    """caches.attention for the config's query heads. Raises KvcalcError where the KV heads do not divide them."""
+    query_heads = config.query_heads()
     try:
-        return attention(kv_heads=kv_heads, query_heads=config.query_heads(), head_dim=head_dim, k_dim=k_dim, v_dim=v_dim, window=window)
+        return attention(kv_heads=kv_heads, query_heads=query_heads, head_dim=head_dim, k_dim=k_dim, v_dim=v_dim, window=window, chunk=chunk)
     except ValueError as error:
         raise config.error(f"contradictory numbers: {error}") from None
+
+
+def stated_numbers(config: Config) -> PlainFormula | None:
+    """The L, H_kv and d_h that a reader of the config would use, for models whose layers do not show them; None where it states none."""
+    if config.optional(*QUERY_HEADS) is None:
+        return None
+    width = config.optional(*HEAD_DIM)
+    hidden, heads = config.optional(*HIDDEN), config.query_heads()
+    if width is None:
+        width = None if hidden is None or hidden % heads else hidden // heads
+    return None if width is None else PlainFormula(layers=config.layer_count(), kv_heads=config.kv_heads(), head_dim=width)
 
 
 def multi_query(config: Config) -> Decoder:

@@ -27,10 +27,7 @@ def mla_with_shared_indexers(config: Config) -> Decoder:
     (transformers 5.24.0, configuration_glm_moe_dsa.py, for the keys and what stands for them when they are absent).
     """
     count, keys = config.layer_count(), _index_keys(config)
-    types = config.per_layer("indexer_types", count, drafts=draft_count(config)) or _indexer_types(config, count)
-    if unknown := sorted(set(types) - {"full", "shared"}):
-        raise config.error(f"indexer type {unknown[0][:40]!r} is not known")
-    return _decoder(config, [(keys,) if kind == "full" else () for kind in types], (keys,))
+    return _decoder(config, [(keys,) if kind == "full" else () for kind in indexer_types(config, count)], (keys,))
 
 
 def double_mla(config: Config) -> Decoder:
@@ -70,12 +67,18 @@ def _index_keys(config: Config) -> Cache:
     return index_keys(width=config.size("index_head_dim"))
 
 
-def _indexer_types(config: Config, count: int) -> tuple[str, ...]:
+def indexer_types(config: Config, count: int) -> tuple[str, ...]:
+    """ "full" or "shared" for the indexer of each layer: a list, a word of F and S, or a period."""
+    types = config.per_layer("indexer_types", count, drafts=draft_count(config))
     pattern = config.get("index_topk_pattern")
-    if isinstance(pattern, str):
+    if types is None and isinstance(pattern, str):
         config.check_per_layer("index_topk_pattern", len(pattern), count)
-        return tuple({"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern)
-    period = config.optional("index_topk_freq")
-    offset = config.optional("index_skip_topk_offset", minimum=0)
-    every, skipped = 1 if period is None else period, 2 if offset is None else offset
-    return tuple("full" if max(layer - skipped + 1, 0) % every == 0 else "shared" for layer in range(count))
+        types = tuple({"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern)
+    if types is None:
+        period = config.optional("index_topk_freq")
+        offset = config.optional("index_skip_topk_offset", minimum=0)
+        every, skipped = 1 if period is None else period, 2 if offset is None else offset
+        types = tuple("full" if max(layer - skipped + 1, 0) % every == 0 else "shared" for layer in range(count))
+    if unknown := sorted(set(types) - {"full", "shared"}):
+        raise config.error(f"indexer type {unknown[0][:40]!r} is not known")
+    return types
