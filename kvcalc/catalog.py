@@ -33,21 +33,25 @@ class Model(NamedTuple):
     spec: ModelSpec
 
 
-def load_model(text: str, revision: str | None = None) -> Model:
+def load_model(text: str, revision: str | None = None, as_model_type: str | None = None) -> Model:
     """The model that `text` names: a preset or alias, a file or folder, or a Hub id (`revision` counts for that alone).
+
+    `as_model_type` reads a config.json as if it named that model type.
 
     Raises KvcalcError: not found, unreadable, unknown architecture (exit 3); gated or unreachable (exit 4).
     """
     if revision is not None and _HUB_ID.fullmatch(text) is None:
         raise KvcalcError(f"--revision goes with a Hub id, not with {text[:60]!r}", code=ExitCode.USAGE)
     preset = find_preset(text)
+    if as_model_type is not None and (preset is not None or text.endswith(_SPEC_SUFFIXES)):
+        raise KvcalcError(f"--as goes with a config.json, not with {text[:60]!r}", code=ExitCode.USAGE)
     if preset is not None:
         return Model(preset.name, f"preset {preset.name}", preset.spec())
     path = Path(text).expanduser()
     if revision is None and _exists(path):
-        return _from_path(path)
+        return _from_path(path, as_model_type)
     if _HUB_ID.fullmatch(text):
-        return _from_hub(text, revision)
+        return _from_hub(text, revision, as_model_type)
     if text.startswith((".", "/", "~")) or text.endswith((".json", *_SPEC_SUFFIXES)):
         raise KvcalcError(f"no file or folder {text[:200]!r}")
     raise _unknown(text)
@@ -116,26 +120,26 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _from_path(path: Path) -> Model:
+def _from_path(path: Path, as_model_type: str | None) -> Model:
     if path.is_dir():
         config = path / "config.json"
         if not _exists(config):
             raise KvcalcError(f"folder {str(path)!r} has no config.json", hint="name the folder that holds the model's config.json, or a spec YAML")
-        return _from_config(config, path.resolve().name)
+        return _from_config(config, path.resolve().name, as_model_type)
     if path.suffix in _SPEC_SUFFIXES:
         spec = _read_spec(path)
         return Model(spec.name, str(path), spec.spec())
-    return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem)
+    return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem, as_model_type)
 
 
-def _from_config(path: Path, name: str) -> Model:
+def _from_config(path: Path, name: str, as_model_type: str | None) -> Model:
     from kvcalc.families import read_config  # a preset does without
     from kvcalc.families.quantization import asks_for_quant_file
 
     fields = _read_json(path, str(path))
     beside = path.with_name("hf_quant_config.json")
     quant = _read_json(beside, str(beside)) if asks_for_quant_file(fields) and _exists(beside) else None
-    return Model(name, str(path), read_config(fields, hf_quant_config=quant))
+    return Model(name, str(path), read_config(fields, hf_quant_config=quant, as_model_type=as_model_type))
 
 
 def _read_bytes(path: Path, shown: str) -> bytes:
@@ -194,7 +198,7 @@ def _read_spec(path: Path) -> SpecFile:
 # The Hub
 
 
-def _from_hub(repo: str, revision: str | None) -> Model:
+def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Model:
     from kvcalc.families import read_config
     from kvcalc.families.quantization import asks_for_quant_file
     from kvcalc.hub import GatedError, fetch
@@ -203,7 +207,7 @@ def _from_hub(repo: str, revision: str | None) -> Model:
         path = fetch(repo, "config.json", revision, max_bytes=MAX_FILE_BYTES)
     except GatedError:
         preset = next((preset for preset in presets() if repo.lower() in map(str.lower, preset.hub)), None)
-        if preset is None or revision is not None:
+        if preset is None or revision is not None or as_model_type is not None:
             raise
         note = Note(
             code="gated",
@@ -216,7 +220,7 @@ def _from_hub(repo: str, revision: str | None) -> Model:
     fields = _read_json(path, f"config.json of {repo}")
     quant, notes = _quant_file(repo, commit=path.parent.name) if asks_for_quant_file(fields) else (None, ())
     at = "" if revision is None else f"@{revision}"
-    spec = read_config(fields, hf_quant_config=quant)
+    spec = read_config(fields, hf_quant_config=quant, as_model_type=as_model_type)
     return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}))
 
 

@@ -85,6 +85,7 @@ KvDtypeOption = Annotated[
     typer.Option("--kv-dtype", "--kv-cache-dtype", parser=_parser(parse_kv_dtype), metavar="DTYPE", help="auto, a name such as fp8 or q8_0, or k=NAME,v=NAME."),
 ]
 EngineName = Annotated[str, typer.Option("--engine", metavar="NAME", help="Whose rules: ideal is the bare formula.")]
+AsModelType = Annotated[str | None, typer.Option("--as", metavar="TYPE", help="Read a config.json of an unknown model_type as a known one.")]
 Revision = Annotated[str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of a Hub id.")]
 Json = Annotated[bool, typer.Option("--json", help="The whole answer as one JSON object.")]
 
@@ -114,6 +115,8 @@ def estimate(
     encoder_tokens: Annotated[
         int | None, typer.Option("--encoder-tokens", min=0, max=MAX_TOKENS, metavar="N", help="Tokens that cross-attention keeps.")
     ] = None,
+    mtp: Annotated[int | None, typer.Option("--mtp", **COUNT, help="Speculative tokens by the model's own draft layers, which are then counted.")] = None,
+    as_model_type: AsModelType = None,
     layers: Annotated[int | None, typer.Option("--layers", **COUNT, help="With --kv-heads and --head-dim, in place of --model.")] = None,
     kv_heads: Annotated[int | None, typer.Option("--kv-heads", **COUNT, help="KV heads of each layer.")] = None,
     head_dim: Annotated[int | None, typer.Option("--head-dim", **COUNT, help="Width of a head.")] = None,
@@ -121,7 +124,7 @@ def estimate(
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the total, in bytes.")] = False,
 ) -> None:
-    """KV-cache bytes of a token, a request and a batch, by the layers that the model really has."""
+    """KV-cache bytes of a request and a batch."""
     from kvcalc.catalog import load_model, model_from_shape
     from kvcalc.engines import find_engine
     from kvcalc.engines.base import Options
@@ -131,7 +134,7 @@ def estimate(
         raise typer.BadParameter("--json and --quiet are two forms of one answer: give one of them")
     shape = (layers, kv_heads, head_dim)
     if model is not None and shape == (None, None, None):
-        found = load_model(model, revision)
+        found = load_model(model, revision, as_model_type)
         length = found.spec.facts.max_context if context is None else context
         if length is None:
             raise KvcalcError(f"{found.name} states no maximum context", hint="say how many tokens with --context")
@@ -140,7 +143,7 @@ def estimate(
         length = CONTEXT_WITHOUT_MODEL if context is None else context
     else:
         raise typer.BadParameter("give --model MODEL, or --layers, --kv-heads and --head-dim together in its place")
-    options = Options(kv_dtype=kv_dtype, tp=tp, pp=pp, dp=dp, dcp=dcp, encoder_tokens=encoder_tokens)
+    options = Options(kv_dtype=kv_dtype, tp=tp, pp=pp, dp=dp, dcp=dcp, encoder_tokens=encoder_tokens, draft_layers=mtp is not None)
     result = compute(found.spec, find_engine(engine), options, name=found.name, source=found.source, context=length, batch=batch)
     if as_json:
         print(result.to_json())

@@ -26,6 +26,10 @@ ANSWERED = [
     (("estimate", "-m", "llama-3-8b", "--tensor-parallel-size", "16"), 2 << 30),
     (("estimate", "-m", "llama-3-8b", "--dp", "2"), 2 << 30),
     (("estimate", "-m", "llama-3-8b", "--engine", "ideal"), 1 << 30),
+    (("estimate", "-m", "deepseek-v3", "-c", "1", "--kv-dtype", "bf16"), 61 * 576 * 2),
+    (("estimate", "-m", "deepseek-v3", "-c", "1", "--kv-dtype", "bf16", "--mtp", "3"), 62 * 576 * 2),
+    (("estimate", "-m", "whisper-large-v3", "-c", "448", "--kv-dtype", "bf16"), 319_160_320),
+    (("estimate", "-m", "whisper-large-v3", "-c", "448", "--kv-dtype", "bf16", "--encoder-tokens", "0"), 448 * 2 * 32 * 20 * 64 * 2),
 ]
 REFUSED = [
     (("estimate",), 2, "give --model"),
@@ -41,6 +45,9 @@ REFUSED = [
     (("estimate", "-m", "llama-3-8b", "--encoder-tokens", "-1"), 2, "--encoder-tokens"),
     (("estimate", "-m", "llama-3-8b", "--json", "--quiet"), 2, "give one of them"),
     (("estimate", "-m", "llama-3-8b", "--no-such-flag"), 2, "--no-such-flag"),
+    (("estimate", "-m", "llama-3-8b", "--as", "llama"), 2, "--as goes with a config.json"),
+    (("estimate", "-m", "llama-3-8b", "--mtp", "0"), 2, "at least 1"),
+    (("estimate", "-m", "llama-3-8b", "--mtp", "1"), 3, "no draft (MTP) layers"),
     (("estimate", "-m", "llama-3-8b", "--revision", "main"), 2, "--revision goes with a Hub id"),
     (("estimate", *SHAPE[:4], "--head-dim", "128", "--layers", "20000"), 2, "more than any model has"),
     (("nonsense",), 2, "nonsense"),

@@ -174,7 +174,7 @@ def test_layers(case: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "encoder only": ({"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 2}, "keeps no KV cache"),
     "vision only": ({"model_type": "clip"}, "keeps no KV cache"),
-    "unknown model type": (changed(LLAMA, model_type="lama"), "model_type 'lama' is not known"),
+    "unknown model type": (changed(LLAMA, model_type="lama"), "what model_type 'lama' keeps is not known"),
     "no model type, unknown architecture": (changed(LLAMA, model_type=..., architectures=["FooForCausalLM"]), "needs model_type"),
     "no model type, no architecture": ({"hidden_size": 8}, "needs model_type"),
     "model_type is a number": (changed(LLAMA, model_type=7), "model_type is 7"),
@@ -213,7 +213,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "text_config missing": ({"model_type": "gemma3"}, "needs text_config"),
     "text_config a list": ({"model_type": "gemma3", "text_config": []}, "text_config is []; an object is needed"),
     "key missing in text_config": ({"model_type": "kimi_k25", "text_config": {"model_type": "kimi_k2"}}, "text_config: needs num_hidden_layers"),
-    "text_config of an unknown type": ({"model_type": "llava", "text_config": {"model_type": "foo"}}, "model_type 'foo' is not known"),
+    "text_config of an unknown type": ({"model_type": "llava", "text_config": {"model_type": "foo"}}, "what model_type 'foo' keeps is not known"),
     "wrapper in itself without end": ({"model_type": "llava", "text_config": {"model_type": "llava"}}, "needs num_hidden_layers"),
     "latent rank missing": (changed(MLA, kv_lora_rank=...), "needs kv_lora_rank"),
     "rotary part missing": (changed(MLA, qk_rope_head_dim=...), "needs qk_rope_head_dim"),
@@ -300,6 +300,19 @@ def test_kv_dtype_of_the_checkpoint(case: str) -> None:
     section, beside, dtype = KV_DTYPES[case]
     config = changed(LLAMA, quantization_config=section)
     assert read_config(config, hf_quant_config=beside).facts.kv_dtype == dtype
+
+
+def test_a_config_is_read_as_another_type_only_when_the_user_says_so() -> None:
+    unknown = changed(LLAMA, model_type="llamb")
+    with pytest.raises(KvcalcError) as refused:
+        read_config(unknown)
+    assert "--as TYPE" in refused.value.hint
+    spec = read_config(unknown, as_model_type="llama")
+    assert described(spec) == ["2x32"] * 4
+    assert [note.code for note in spec.notes] == ["as"]
+    assert spec.facts.model_type == "llama"
+    with pytest.raises(KvcalcError, match="what model_type 'lamb' keeps is not known"):
+        read_config(unknown, as_model_type="lamb")
 
 
 def test_notes() -> None:

@@ -361,16 +361,19 @@ ARCHITECTURES: Final = {
 """The model type of a config that names none, by its architecture."""
 
 
-def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any] | None = None) -> ModelSpec:
+def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any] | None = None, as_model_type: str | None = None) -> ModelSpec:
     """The model that a config.json describes (`fields`, parsed; numbers with a point as Decimal).
 
-    `hf_quant_config` is the file of that name beside it, where there is one. Raises KvcalcError that names the key for an unknown model type, a
-    missing or contradictory key, and a model that keeps no KV cache.
+    `hf_quant_config` is the file of that name beside it, where there is one. `as_model_type` reads the config as if it named that type. Raises
+    KvcalcError that names the key for an unknown model type, a missing or contradictory key, and a model that keeps no KV cache.
     """
     notes: list[Note] = []
     config = Config(fields)
     model_type = config.text("model_type")
-    if model_type is None:
+    if as_model_type is not None:
+        notes.append(Note(code="as", text=f"read as {as_model_type} because you say so; the config says {model_type or 'nothing'}"))
+        model_type = as_model_type
+    elif model_type is None:
         model_type = _by_architecture(config, notes)
     text, family = _language_model(config, model_type)
     read = family.read(text)
@@ -418,5 +421,6 @@ def _unknown(config: Config, model_type: str) -> KvcalcError:
     if model_type in NO_KV_CACHE:
         return config.error(f"model_type {model_type} is {NO_KV_CACHE[model_type]}")
     near = get_close_matches(model_type, FAMILIES, n=3)
-    hint = f"near: {', '.join(near)}" if near else "a spec YAML can describe it: see 'Add a model' in the README"
-    return config.error(f"model_type {model_type[:60]!r} is not known", hint)
+    nearest = f"near: {', '.join(near)}; " if near else ""
+    hint = f"{nearest}if it keeps what a known type keeps, --as TYPE reads it so; else a spec YAML can describe it (README, Add a model)"
+    return config.error(f"what model_type {model_type[:60]!r} keeps is not known", hint)

@@ -68,7 +68,7 @@ def _index_keys(config: Config) -> Cache:
 
 
 def indexer_types(config: Config, count: int) -> tuple[str, ...]:
-    """ "full" or "shared" for the indexer of each layer: a list, a word of F and S, or a period."""
+    """For the indexer of each layer "full" or "shared", from a list, a word of F and S, or a period."""
     types = config.per_layer("indexer_types", count, drafts=draft_count(config))
     pattern = config.get("index_topk_pattern")
     if types is None and isinstance(pattern, str):
