@@ -1,11 +1,9 @@
 """From what a user types as a model to its ModelSpec: preset, file, folder or Hub id. The only place that reads model files or the network."""
 
-import json
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -159,6 +157,9 @@ def _read_bytes(path: Path, shown: str) -> bytes:
 
 def _read_json(path: Path, shown: str) -> Mapping[str, Any]:
     """A JSON object. Numbers with a point become Decimal, so that nothing passes through a float."""
+    import json  # a preset does without
+    from decimal import Decimal
+
     data = _read_bytes(path, shown)
     if data.lstrip()[:1] == b"<":
         raise KvcalcError(f"{shown} is a web page, not JSON", hint="a proxy or a login page may stand between you and the Hub", code=ExitCode.ENVIRONMENT)

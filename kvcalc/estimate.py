@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kvcalc.engines.base import Engine, LayerKind, LayerUse, Options, PlaneUse
 from kvcalc.layers import ModelSpec, Note, PlainFormula
@@ -14,7 +13,7 @@ from kvcalc.units import format_bytes, format_ratio
 def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, source: str, context: int, batch: int) -> Estimate:
     """The cache of `batch` requests (in each replica) of `context` tokens. Raises KvcalcError where the engine cannot run the model so."""
     plan = engine.plan(spec, options)
-    one_copy = engine.plan(spec, replace(options, tp=1, pp=1, dp=1, dcp=1))
+    one_copy = engine.plan(spec, options._replace(tp=1, pp=1, dp=1, dcp=1))
     uses = plan.uses(context)
     plain = spec.plain_formula
     plain_bytes = None if plain is None else _plain_bytes(plain, plan.kv_dtype, context, batch)
@@ -70,8 +69,8 @@ def _term(use: LayerUse) -> str:
     """Planes, layers, rows, and the bytes of a row; K and V, which are mostly alike, as two of the same."""
     planes = [_plane_factors(plane) for plane in use.planes]
     if len(planes) > 1 and any(each != planes[0] for each in planes):
-        return _product(use.count, use.rows, f"({' + '.join(_product(*each) for each in planes)})")
-    return _product(*([len(planes)] if len(planes) > 1 else []), use.count, use.rows, *planes[0])
+        return _product(use.layers, use.rows, f"({' + '.join(_product(*each) for each in planes)})")
+    return _product(*([len(planes)] if len(planes) > 1 else []), use.layers, use.rows, *planes[0])
 
 
 def _plane_factors(use: PlaneUse) -> list[int]:
@@ -123,7 +122,7 @@ def _reasons(one_copy: Sequence[LayerUse], context: int) -> str:
     counts: Counter[str] = Counter()
     for use in one_copy:
         if use.kind in _REASONS and not (use.kind in ("sliding", "chunked") and use.rows == context):
-            counts[_REASONS[use.kind].format(rows=use.rows)] += use.count
+            counts[_REASONS[use.kind].format(rows=use.rows)] += use.layers
     return ", ".join(f"{count} layers {said}" for said, count in counts.items()) or "its layers differ in heads or widths"
 
 
@@ -133,7 +132,7 @@ def _per_query_head(one_copy: Sequence[LayerUse], batch: int) -> PerQueryHead | 
     heads = {query_heads for _, query_heads in attention}
     if len(heads) != 1:
         return None
-    expanded = sum(use.count * use.rows * query_heads * _expanded_row_bytes(use) for use, query_heads in attention)
+    expanded = sum(use.layers * use.rows * query_heads * _expanded_row_bytes(use) for use, query_heads in attention)
     return PerQueryHead(query_heads=heads.pop(), attention_bytes=batch * sum(use.size_bytes for use, _ in attention), expanded_bytes=batch * expanded)
 
 
@@ -152,7 +151,7 @@ def _row(use: LayerUse) -> LayerRow:
     return LayerRow(
         kind=use.kind,
         kernel=use.cache.kernel if use.cache is not None else None,
-        count=use.count,
+        count=use.layers,
         kv_heads=k.heads if k is not None else 1 if is_vector else None,
         k_dim=k.width if k is not None else sum(plane.width for plane in use.planes) if is_vector else None,
         v_dim=v.width if v is not None else 0 if is_vector else None,

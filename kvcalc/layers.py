@@ -133,7 +133,7 @@ class ModelSpec(Frozen):
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
     draft_layers: Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)] = ()
-    facts: Facts = Facts()
+    facts: Facts = Field(default_factory=Facts)
     notes: tuple[Note, ...] = ()
 
     @property

@@ -1,13 +1,11 @@
 """Element types of a cache: how many elements share how many bytes."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvcalc.errors import ExitCode, KvcalcError
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(NamedTuple):
     """`elements` values are stored together in `size_bytes` bytes."""
 
     name: str
@@ -69,8 +67,7 @@ def packing_name(text: str) -> str | None:
     return name if name in PACKINGS else None
 
 
-@dataclass(frozen=True, slots=True)
-class KvDtype:
+class KvDtype(NamedTuple):
     """The element types of K (and of everything cached that is not V) and of V. `auto` is the model's own."""
 
     k: str

@@ -102,6 +102,7 @@ ATTENTION: dict[str, tuple[dict[str, Any], list[str]]] = {
     "EXAONE 4 in letters": (changed(LLAMA, model_type="exaone4", sliding_window=16, sliding_window_pattern="LG"), ["2x32/16", "2x32"] * 2),
     "EXAONE 4 as a period": (changed(LLAMA, model_type="exaone4", sliding_window=16, sliding_window_pattern=4), ["2x32/16"] * 3 + ["2x32"]),
     "EXAONE 4 without a window": (changed(LLAMA, model_type="exaone4", sliding_window=None), ["2x32"] * 4),
+    "Solar Open": (changed(LLAMA, model_type="solar_open"), ["2x128"] * 4),
     "StarCoder2": (changed(LLAMA, model_type="starcoder2", sliding_window=16), ["2x32/16"] * 4),
     "GPT-2": ({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 1024}, ["4x16"] * 2),
     "GPT-BigCode, one head": ({"model_type": "gpt_bigcode", "n_layer": 2, "n_head": 4, "n_embd": 64, "multi_query": True}, ["1x16"] * 2),

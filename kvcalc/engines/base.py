@@ -1,7 +1,6 @@
 """What an engine is: it turns a model and its options into a plan, and the plan is all that the rest of the program sees."""
 
-from dataclasses import dataclass
-from typing import Literal, Protocol, assert_never
+from typing import Literal, NamedTuple, Protocol, assert_never
 
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Facts, Grows, Layer, ModelSpec, Note, Once, Plane, Window
@@ -10,8 +9,7 @@ from kvcalc.packing import AUTO, PACKINGS, KvDtype, Packing
 LayerKind = Literal["full", "sliding", "chunked", "latent", "indexer", "compressed", "state", "cross", "shared"]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """What a user may choose about a deployment, whatever the engine.
 
     `tp`, `pp`, `dp`, `dcp`: GPUs that share the heads, the layers, the requests, the tokens of one replicated cache.
@@ -27,8 +25,7 @@ class Options:
     draft_layers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(NamedTuple):
     """Memory that an engine hands out in units of `unit_bytes` (one unit on the GPU that binds), each for `unit_rows` rows."""
 
     name: str
@@ -36,8 +33,7 @@ class Pool:
     unit_rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneUse:
+class PlaneUse(NamedTuple):
     """One plane of a row as it is stored on one GPU."""
 
     plane: Plane
@@ -50,12 +46,11 @@ class PlaneUse:
         return self.heads * self.plane.columns * self.packing.row_bytes(self.width)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerUse:
-    """What `count` layers of one kind hold for one request on the GPU that binds: `rows` rows each, `size_bytes` together."""
+class LayerUse(NamedTuple):
+    """What `layers` layers of one kind hold for one request on the GPU that binds: `rows` rows each, `size_bytes` together."""
 
     kind: LayerKind
-    count: int
+    layers: int
     cache: Cache | None
     planes: tuple[PlaneUse, ...]
     rows: int

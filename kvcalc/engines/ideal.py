@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import lcm
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from kvcalc.engines.base import LayerUse, Options, PlaneUse, Pool, layer_kind, model_packing, pipeline_stages, split_heads
 from kvcalc.errors import KvcalcError
@@ -12,30 +11,27 @@ from kvcalc.layers import Cache, Chunk, Encoder, Grows, Layer, ModelSpec, Note, 
 from kvcalc.packing import PACKINGS, KvDtype, Packing
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """`count` layers of one pipeline stage whose caches are alike, and their planes on one GPU."""
+class _Share(NamedTuple):
+    """`layers` layers of one pipeline stage whose caches are alike, and their planes on one GPU."""
 
     cache: Cache
-    count: int
+    layers: int
     planes: tuple[PlaneUse, ...]
 
     @property
     def unit_bytes(self) -> int:
         """One row in each of the layers."""
-        return self.count * sum(plane.row_bytes for plane in self.planes)
+        return self.layers * sum(plane.row_bytes for plane in self.planes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
+class _Stage(NamedTuple):
     """One pipeline stage: what its layers keep, and how many read another layer's cache."""
 
     shares: tuple[_Share, ...]
     readers: int
 
 
-@dataclass(frozen=True, slots=True)
-class IdealPlan:
+class IdealPlan(NamedTuple):
     """Rows times bytes a row, summed over the layers of each stage; the stage that holds most at a length binds."""
 
     kv_dtype: KvDtype
@@ -77,7 +73,7 @@ class IdealPlan:
 
     def _use(self, share: _Share, tokens: int) -> LayerUse:
         rows = self._rows(share, tokens)
-        return LayerUse(layer_kind(share.cache), share.count, share.cache, share.planes, rows, rows * share.unit_bytes)
+        return LayerUse(layer_kind(share.cache), share.layers, share.cache, share.planes, rows, rows * share.unit_bytes)
 
     def _binding(self, tokens: int) -> _Stage:
         return max(self.stages, key=lambda stage: self._stage_bytes(stage, tokens))
@@ -111,14 +107,13 @@ class IdealPlan:
                 assert_never(unreachable)
 
 
-@dataclass(frozen=True, slots=True)
 class IdealEngine:
     """What every engine must at least store. Heads are divided by tensor parallelism where they can be, and copied where there are
     fewer heads than GPUs; MLA latents and index keys are copied to every GPU.
     """
 
-    name: str = "ideal"
-    version: str | None = None
+    name = "ideal"
+    version = None
 
     def plan(self, spec: ModelSpec, options: Options) -> IdealPlan:
         kv_dtype, model, dtype_notes = _dtypes(spec, options)
@@ -128,8 +123,7 @@ class IdealEngine:
             if not spec.draft_layers:
                 raise KvcalcError("the model has no draft (MTP) layers of its own", hint="leave out --mtp")
             stages[-1] += spec.draft_layers
-        packings = _Packings(PACKINGS[kv_dtype.k], PACKINGS[kv_dtype.v], model)
-        used = tuple(_stage(stage, packings, options) for stage in stages)
+        used = tuple(_stage(stage, kv_dtype, model, options) for stage in stages)
         return IdealPlan(
             kv_dtype=kv_dtype,
             stages=used,
@@ -144,30 +138,30 @@ class IdealEngine:
 IDEAL = IdealEngine()
 
 
-@dataclass(frozen=True, slots=True)
-class _Packings:
-    """The element types of one plan."""
-
-    k: Packing
-    v: Packing
-    model: Packing
-
-    def of(self, plane: Plane) -> Packing:
-        match plane.dtype:
-            case "kv":
-                return self.v if plane.role == "v" else self.k
-            case "model":
-                return self.model
-            case name:
-                return PACKINGS[name]
-
-
-def _stage(layers: tuple[Layer, ...], packings: _Packings, options: Options) -> _Stage:
+def _stage(layers: tuple[Layer, ...], kv_dtype: KvDtype, model: Packing, options: Options) -> _Stage:
     counts = Counter(cache for layer in layers for cache in layer.caches)
-    shares = tuple(_Share(cache, count, tuple(_plane_use(plane, packings.of(plane), options.tp) for plane in cache.planes)) for cache, count in counts.items())
+    shares = tuple(
+        _Share(cache, count, tuple(_plane_use(plane, _packing(plane, kv_dtype, model), options.tp) for plane in cache.planes))
+        for cache, count in counts.items()
+    )
     for share in shares:
         _check_dcp(share, options)
     return _Stage(shares, readers=sum(layer.reads is not None and not layer.caches for layer in layers))
+
+
+def _plane_uses(cache: Cache, kv_dtype: KvDtype, model: Packing, tp: int) -> tuple[PlaneUse, ...]:
+    return tuple(_plane_use(plane, _packing(plane, kv_dtype, model), tp) for plane in cache.planes)
+
+
+def _packing(plane: Plane, kv_dtype: KvDtype, model: Packing) -> Packing:
+    """The element type of a plane."""
+    match plane.dtype:
+        case "kv":
+            return PACKINGS[kv_dtype.v if plane.role == "v" else kv_dtype.k]
+        case "model":
+            return model
+        case name:
+            return PACKINGS[name]
 
 
 def _plane_use(plane: Plane, packing: Packing, tp: int) -> PlaneUse:

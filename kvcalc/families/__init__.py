@@ -271,6 +271,7 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "rwkv5": Family(rwkv5),
     "seed_oss": Family(GROUPED.read, {"head_dim": 128}),
     "smollm3": GROUPED,
+    "solar_open": Family(GROUPED.read, {"head_dim": 128}),
     "stablelm": GROUPED,
     "starcoder2": Family(partial(decoder, slides=always, absent_kv_heads_means_all=False)),
     "step3p5": Family(step),

@@ -91,4 +91,4 @@ def _saving(result: Estimate) -> str:
     if saved is None or not saved.attention_bytes or saved.expanded_bytes <= saved.attention_bytes:
         return ""
     factor = format_ratio(saved.expanded_bytes, saved.attention_bytes)
-    return f"{factor} smaller than if each of the {saved.query_heads} query heads kept K and V of its own ({format_bytes(saved.expanded_bytes)})."
+    return f"{factor} smaller than with K and V for each of the {saved.query_heads} query heads ({format_bytes(saved.expanded_bytes)})."
