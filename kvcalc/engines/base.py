@@ -13,7 +13,9 @@ class Options(NamedTuple):
     """What a user may choose about a deployment, whatever the engine.
 
     `tp`, `pp`, `dp`, `dcp`: GPUs that share the heads, the layers, the requests, the tokens of one replicated cache.
-    `encoder_tokens`: rows of each cross-attention cache; None takes the model's own. `draft_layers`: count the model's own draft layers.
+    `encoder_tokens`: rows of each cross-attention cache; None takes the model's own. `draft_layers`: count the model's own draft layers, for
+    `speculative_tokens` a step. `capability`: the GPU's compute capability times ten. `max_batched_tokens`, `max_seqs`: what the scheduler takes
+    at once. `block_size`: tokens a block. `state_dtype`: the packing of recurrent states. None everywhere means the engine's own default.
     """
 
     kv_dtype: KvDtype = AUTO
@@ -23,6 +25,15 @@ class Options(NamedTuple):
     dcp: int = 1
     encoder_tokens: int | None = None
     draft_layers: bool = False
+    speculative_tokens: int = 0
+    capability: int | None = None
+    max_batched_tokens: int | None = None
+    max_seqs: int | None = None
+    block_size: int | None = None
+    state_dtype: str | None = None
+    prefix_caching: bool = True
+    hybrid_manager: bool = True
+    async_scheduling: bool = True
 
 
 class Pool(NamedTuple):
