@@ -24,11 +24,12 @@ _SPEC_SUFFIXES: Final = (".yaml", ".yml")
 
 
 class Model(NamedTuple):
-    """A model that was found: what to call it, where it was read, and its layers."""
+    """A model that was found: what to call it, where it was read, its layers, and what a server takes as its name."""
 
     name: str
     source: str
     spec: ModelSpec
+    served_as: str
 
 
 def load_model(text: str, revision: str | None = None, as_model_type: str | None = None) -> Model:
@@ -44,7 +45,7 @@ def load_model(text: str, revision: str | None = None, as_model_type: str | None
     if as_model_type is not None and (preset is not None or text.endswith(_SPEC_SUFFIXES)):
         raise KvcalcError(f"--as goes with a config.json, not with {text[:60]!r}", code=ExitCode.USAGE)
     if preset is not None:
-        return Model(preset.name, f"preset {preset.name}", preset.spec())
+        return Model(preset.name, f"preset {preset.name}", preset.spec(), preset.hub[0] if preset.hub else preset.name)
     path = Path(text).expanduser()
     if revision is None and _exists(path):
         return _from_path(path, as_model_type)
@@ -61,7 +62,7 @@ def model_from_shape(layers: int, kv_heads: int, head_dim: int) -> Model:
         raise KvcalcError(f"--layers {layers:,} is more than any model has ({MAX_LAYERS:,} at most)", code=ExitCode.USAGE)
     layer = Layer(caches=(attention(kv_heads=kv_heads, head_dim=head_dim),))
     name = f"{layers} layers x {kv_heads} KV heads x {head_dim}"
-    return Model(name, "the command line", ModelSpec(layers=(layer,) * layers, facts=Facts()))
+    return Model(name, "the command line", ModelSpec(layers=(layer,) * layers, facts=Facts()), "MODEL")
 
 
 # Presets
@@ -126,7 +127,7 @@ def _from_path(path: Path, as_model_type: str | None) -> Model:
         return _from_config(config, path.resolve().name, as_model_type)
     if path.suffix in _SPEC_SUFFIXES:
         spec = _read_spec(path)
-        return Model(spec.name, str(path), spec.spec())
+        return Model(spec.name, str(path), spec.spec(), spec.hub[0] if spec.hub else spec.name)
     return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem, as_model_type)
 
 
@@ -137,7 +138,7 @@ def _from_config(path: Path, name: str, as_model_type: str | None) -> Model:
     fields = _read_json(path, str(path))
     beside = path.with_name("hf_quant_config.json")
     quant = _read_json(beside, str(beside)) if asks_for_quant_file(fields) and _exists(beside) else None
-    return Model(name, str(path), read_config(fields, hf_quant_config=quant, as_model_type=as_model_type))
+    return Model(name, str(path), read_config(fields, hf_quant_config=quant, as_model_type=as_model_type), str(path.resolve().parent))
 
 
 def _read_bytes(path: Path, shown: str) -> bytes:
@@ -215,14 +216,14 @@ def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Mod
             text=f"{repo} is gated and could not be read: answered from the preset {preset.name}, checked {preset.checked} against {preset.source}",
         )
         spec = preset.spec()
-        return Model(repo, f"preset {preset.name}", spec.model_copy(update={"notes": (*spec.notes, note)}))
+        return Model(repo, f"preset {preset.name}", spec.model_copy(update={"notes": (*spec.notes, note)}), repo)
     if path is None:
         raise KvcalcError(f"{repo} has no config.json", hint="a GGUF or adapter repository has none: name the base model")
     fields = _read_json(path, f"config.json of {repo}")
     quant, notes = _quant_file(repo, commit=path.parent.name) if asks_for_quant_file(fields) else (None, ())
     at = "" if revision is None else f"@{revision}"
     spec = read_config(fields, hf_quant_config=quant, as_model_type=as_model_type)
-    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}))
+    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}), repo)
 
 
 def _quant_file(repo: str, commit: str) -> tuple[Mapping[str, Any] | None, tuple[Note, ...]]:

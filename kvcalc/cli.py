@@ -3,14 +3,19 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kvcalc import __version__
 from kvcalc.errors import ExitCode, KvcalcError, printable
-from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype
-from kvcalc.units import MAX_TOKENS, parse_count
+from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype, parse_state_dtype
+from kvcalc.units import MAX_TOKENS, parse_bytes, parse_count, parse_part
+
+if TYPE_CHECKING:
+    from kvcalc.catalog import Model as FoundModel
+    from kvcalc.gpus import GpuMatch
 
 T = TypeVar("T")
 
@@ -84,7 +89,31 @@ KvDtypeOption = Annotated[
     KvDtype,
     typer.Option("--kv-dtype", "--kv-cache-dtype", parser=_parser(parse_kv_dtype), metavar="DTYPE", help="auto, a name such as fp8 or q8_0, or k=NAME,v=NAME."),
 ]
-EngineName = Annotated[str, typer.Option("--engine", metavar="NAME", help="Whose rules: ideal is the bare formula.")]
+EngineName = Annotated[str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm, an older one as vllm@0.11, or ideal (the bare formula).")]
+GpuName = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, as nvidia-smi or a person writes it.")]
+Tp = Annotated[int, typer.Option("--tp", "--tensor-parallel-size", **COUNT, help="GPUs that share the heads.")]
+Pp = Annotated[int, typer.Option("--pp", "--pipeline-parallel-size", **COUNT, help="GPUs that share the layers.")]
+Dp = Annotated[int, typer.Option("--dp", "--data-parallel-size", **COUNT, help="Replicas.")]
+Dcp = Annotated[int, typer.Option("--dcp", "--decode-context-parallel-size", **COUNT, help="GPUs that share the tokens of a copied cache.")]
+MaxBatchedTokens = Annotated[
+    int | None, typer.Option("--max-batched-tokens", "--max-num-batched-tokens", **COUNT, help="Tokens that the scheduler takes in one batch.")
+]
+MaxSeqs = Annotated[int | None, typer.Option("--max-seqs", "--max-num-seqs", **COUNT, help="Requests that the scheduler runs at once.")]
+BlockSize = Annotated[int | None, typer.Option("--block-size", **COUNT, help="Tokens in a block.")]
+StateDtype = Annotated[
+    str | None,
+    typer.Option("--mamba-ssm-cache-dtype", parser=_parser(parse_state_dtype), metavar="DTYPE", help="Of recurrent states: float32, float16 or bfloat16."),
+]
+NoPrefixCaching = Annotated[bool, typer.Option("--no-prefix-caching", "--no-enable-prefix-caching", help="As the engine's own switch.")]
+NoHybridManager = Annotated[bool, typer.Option("--disable-hybrid-kv-cache-manager", help="As vLLM's own switch: windows are kept at full length.")]
+NoAsyncScheduling = Annotated[bool, typer.Option("--no-async-scheduling", help="As vLLM's own switch: fewer tokens are in flight.")]
+EnforceEager = Annotated[bool, typer.Option("--enforce-eager", help="As vLLM's own switch: no CUDA graphs.")]
+EncoderTokens = Annotated[int | None, typer.Option("--encoder-tokens", min=0, max=MAX_TOKENS, metavar="N", help="Tokens that cross-attention keeps.")]
+Mtp = Annotated[int | None, typer.Option("--mtp", **COUNT, help="Speculative tokens by the model's own draft layers, which are then counted.")]
+Layers = Annotated[int | None, typer.Option("--layers", **COUNT, help="With --kv-heads and --head-dim, in place of --model.")]
+KvHeads = Annotated[int | None, typer.Option("--kv-heads", **COUNT, help="KV heads of each layer.")]
+HeadDim = Annotated[int | None, typer.Option("--head-dim", **COUNT, help="Width of a head.")]
+SIZE: dict[str, Any] = {"parser": _parser(parse_bytes), "metavar": "SIZE"}
 AsModelType = Annotated[str | None, typer.Option("--as", metavar="TYPE", help="Read a config.json of an unknown model_type as a known one.")]
 Revision = Annotated[str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of a Hub id.")]
 Json = Annotated[bool, typer.Option("--json", help="The whole answer as one JSON object.")]
@@ -108,42 +137,55 @@ def estimate(
     batch: Batch = 1,
     kv_dtype: KvDtypeOption = AUTO,
     engine: EngineName = "ideal",
-    tp: Annotated[int, typer.Option("--tp", "--tensor-parallel-size", **COUNT, help="GPUs that share the heads.")] = 1,
-    pp: Annotated[int, typer.Option("--pp", "--pipeline-parallel-size", **COUNT, help="GPUs that share the layers.")] = 1,
-    dp: Annotated[int, typer.Option("--dp", "--data-parallel-size", **COUNT, help="Replicas.")] = 1,
-    dcp: Annotated[int, typer.Option("--dcp", "--decode-context-parallel-size", **COUNT, help="GPUs that share the tokens of a copied cache.")] = 1,
-    encoder_tokens: Annotated[
-        int | None, typer.Option("--encoder-tokens", min=0, max=MAX_TOKENS, metavar="N", help="Tokens that cross-attention keeps.")
-    ] = None,
-    mtp: Annotated[int | None, typer.Option("--mtp", **COUNT, help="Speculative tokens by the model's own draft layers, which are then counted.")] = None,
+    gpu: GpuName = None,
+    tp: Tp = 1,
+    pp: Pp = 1,
+    dp: Dp = 1,
+    dcp: Dcp = 1,
+    max_batched_tokens: MaxBatchedTokens = None,
+    max_seqs: MaxSeqs = None,
+    block_size: BlockSize = None,
+    mamba_ssm_cache_dtype: StateDtype = None,
+    no_prefix_caching: NoPrefixCaching = False,
+    disable_hybrid_kv_cache_manager: NoHybridManager = False,
+    no_async_scheduling: NoAsyncScheduling = False,
+    enforce_eager: EnforceEager = False,
+    encoder_tokens: EncoderTokens = None,
+    mtp: Mtp = None,
     as_model_type: AsModelType = None,
-    layers: Annotated[int | None, typer.Option("--layers", **COUNT, help="With --kv-heads and --head-dim, in place of --model.")] = None,
-    kv_heads: Annotated[int | None, typer.Option("--kv-heads", **COUNT, help="KV heads of each layer.")] = None,
-    head_dim: Annotated[int | None, typer.Option("--head-dim", **COUNT, help="Width of a head.")] = None,
+    layers: Layers = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
     revision: Revision = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the total, in bytes.")] = False,
 ) -> None:
     """KV-cache bytes of a request and a batch."""
-    from kvcalc.catalog import load_model, model_from_shape
     from kvcalc.engines import find_engine
     from kvcalc.engines.base import Options
     from kvcalc.estimate import estimate as compute
 
-    if as_json and quiet:
-        raise typer.BadParameter("--json and --quiet are two forms of one answer: give one of them")
-    shape = (layers, kv_heads, head_dim)
-    if model is not None and shape == (None, None, None):
-        found = load_model(model, revision, as_model_type)
-        length = found.spec.facts.max_context if context is None else context
-        if length is None:
-            raise KvcalcError(f"{found.name} states no maximum context", hint="say how many tokens with --context")
-    elif model is None and layers is not None and kv_heads is not None and head_dim is not None:
-        found = model_from_shape(layers, kv_heads, head_dim)
-        length = CONTEXT_WITHOUT_MODEL if context is None else context
-    else:
-        raise typer.BadParameter("give --model MODEL, or --layers, --kv-heads and --head-dim together in its place")
-    options = Options(kv_dtype=kv_dtype, tp=tp, pp=pp, dp=dp, dcp=dcp, encoder_tokens=encoder_tokens, draft_layers=mtp is not None)
+    _one_form(as_json, quiet)
+    found, length = _find_model(model, (layers, kv_heads, head_dim), context, revision, as_model_type)
+    options = Options(
+        kv_dtype=kv_dtype,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        dcp=dcp,
+        encoder_tokens=encoder_tokens,
+        draft_layers=mtp is not None,
+        speculative_tokens=0 if mtp is None else mtp,
+        device=None if gpu is None else _gpu(gpu).device(),
+        max_batched_tokens=max_batched_tokens,
+        max_seqs=max_seqs,
+        block_size=block_size,
+        state_dtype=mamba_ssm_cache_dtype,
+        prefix_caching=not no_prefix_caching,
+        hybrid_manager=not disable_hybrid_kv_cache_manager,
+        async_scheduling=not no_async_scheduling,
+        enforce_eager=enforce_eager,
+    )
     result = compute(found.spec, find_engine(engine), options, name=found.name, source=found.source, context=length, batch=batch)
     if as_json:
         print(result.to_json())
@@ -154,6 +196,126 @@ def estimate(
         from kvcalc.render.style import console_for_stdout
 
         render_estimate(result, console_for_stdout())
+
+
+def _one_form(as_json: bool, quiet: bool) -> None:
+    if as_json and quiet:
+        raise typer.BadParameter("--json and --quiet are two forms of one answer: give one of them")
+
+
+def _find_model(
+    model: str | None, shape: tuple[int | None, int | None, int | None], context: int | None, revision: str | None, as_model_type: str | None
+) -> tuple["FoundModel", int]:
+    """The model that is asked about, and the length of its requests."""
+    from kvcalc.catalog import load_model, model_from_shape
+
+    if model is not None and shape == (None, None, None):
+        found = load_model(model, revision, as_model_type)
+        length = found.spec.facts.max_context if context is None else context
+        if length is None:
+            raise KvcalcError(f"{found.name} states no maximum context", hint="say how many tokens with --context")
+        return found, length
+    layers, kv_heads, head_dim = shape
+    if model is None and layers is not None and kv_heads is not None and head_dim is not None:
+        return model_from_shape(layers, kv_heads, head_dim), CONTEXT_WITHOUT_MODEL if context is None else context
+    raise typer.BadParameter("give --model MODEL, or --layers, --kv-heads and --head-dim together in its place")
+
+
+def _gpu(name: str) -> "GpuMatch":
+    from kvcalc.gpus import find_gpu  # a question without a GPU does not read the catalogue
+
+    return find_gpu(name)
+
+
+@app.command()
+def fit(
+    model: Model = None,
+    context: Context = None,
+    batch: Batch = 1,
+    gpu_mem: Annotated[int | None, typer.Option("--gpu-mem", **SIZE, help="All memory of one GPU, as the runtime reports it: 80GiB, 79.2GiB.")] = None,
+    kv_mem: Annotated[
+        int | None, typer.Option("--kv-mem", "--kv-cache-memory-bytes", **SIZE, help="The KV budget of one GPU itself: weights and overheads are skipped.")
+    ] = None,
+    utilization: Annotated[
+        Decimal | None,
+        typer.Option("--utilization", "--gpu-memory-utilization", parser=_parser(parse_part), metavar="PART", help="Of the memory, what the engine takes."),
+    ] = None,
+    weights: Annotated[int | None, typer.Option("--weights", **SIZE, help="Bytes of the whole checkpoint.")] = None,
+    kv_dtype: KvDtypeOption = AUTO,
+    engine: EngineName = "vllm",
+    gpu: GpuName = None,
+    tp: Tp = 1,
+    pp: Pp = 1,
+    dp: Dp = 1,
+    dcp: Dcp = 1,
+    max_batched_tokens: MaxBatchedTokens = None,
+    max_seqs: MaxSeqs = None,
+    block_size: BlockSize = None,
+    mamba_ssm_cache_dtype: StateDtype = None,
+    no_prefix_caching: NoPrefixCaching = False,
+    disable_hybrid_kv_cache_manager: NoHybridManager = False,
+    no_async_scheduling: NoAsyncScheduling = False,
+    enforce_eager: EnforceEager = False,
+    encoder_tokens: EncoderTokens = None,
+    mtp: Mtp = None,
+    as_model_type: AsModelType = None,
+    layers: Layers = None,
+    kv_heads: KvHeads = None,
+    head_dim: HeadDim = None,
+    revision: Revision = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the number of whole requests.")] = False,
+) -> int:
+    """What fits: requests, tokens and the longest request, in the blocks of the engine. Exit code 1: it does not fit."""
+    from kvcalc.engines import find_engine
+    from kvcalc.engines.base import Options
+    from kvcalc.fit import Asked, gpu_budget, stated_budget
+    from kvcalc.fit import fit as compute
+    from kvcalc.results import GpuInfo
+
+    _one_form(as_json, quiet)
+    if kv_mem is not None and (unused := [flag for flag, value in (("--utilization", utilization), ("--weights", weights)) if value is not None]):
+        raise typer.BadParameter(f"--kv-mem states what is left for the cache: {unused[0]} has nothing to say beside it")
+    if kv_mem is None and gpu_mem is None and gpu is None:
+        raise typer.BadParameter("say what memory there is: --gpu-mem 80GiB, --gpu NAME, or --kv-mem SIZE (what is left for the cache)")
+    rules = find_engine(engine)
+    card = None if gpu is None else _gpu(gpu)
+    found, length = _find_model(model, (layers, kv_heads, head_dim), context, revision, as_model_type)
+    options = Options(
+        kv_dtype=kv_dtype,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        dcp=dcp,
+        encoder_tokens=encoder_tokens,
+        draft_layers=mtp is not None,
+        speculative_tokens=0 if mtp is None else mtp,
+        device=None if card is None else card.device(gpu_mem),
+        max_batched_tokens=max_batched_tokens,
+        max_seqs=max_seqs,
+        block_size=block_size,
+        state_dtype=mamba_ssm_cache_dtype,
+        prefix_caching=not no_prefix_caching,
+        hybrid_manager=not disable_hybrid_kv_cache_manager,
+        async_scheduling=not no_async_scheduling,
+        enforce_eager=enforce_eager,
+    )
+    if kv_mem is not None:
+        budget = stated_budget(kv_mem, None if card is None else card.name)
+    else:
+        memory_bytes = gpu_mem if gpu_mem is not None or card is None else card.memory_bytes()
+        budget = gpu_budget(found.spec, rules, options, GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes), utilization, weights)
+    result = compute(found.spec, rules, options, budget, Asked(found.name, found.source, found.served_as, length, batch))
+    if as_json:
+        print(result.to_json())
+    elif quiet:
+        print(next(row.requests for row in result.lengths if row.context == length))
+    else:
+        from kvcalc.render.fit import render_fit
+        from kvcalc.render.style import console_for_stdout
+
+        render_fit(result, console_for_stdout())
+    return ExitCode.YES if result.fits else ExitCode.NO
 
 
 @app.command()
@@ -167,8 +329,7 @@ def models(
     from kvcalc.catalog import presets
     from kvcalc.listing import list_models
 
-    if as_json and quiet:
-        raise typer.BadParameter("--json and --quiet are two forms of one answer: give one of them")
+    _one_form(as_json, quiet)
     result = list_models(presets(), text, family)
     if as_json:
         print(result.to_json())

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from kvcalc.engines.base import Engine, LayerKind, LayerUse, Options, PlaneUse
 from kvcalc.layers import ModelSpec, Note, PlainFormula
+from kvcalc.engines.ideal import IDEAL
 from kvcalc.packing import PACKINGS, KvDtype
 from kvcalc.results import Estimate, LayerRow, ModelInfo, Parallel, PerQueryHead
 from kvcalc.units import format_bytes, format_ratio
@@ -13,11 +15,11 @@ from kvcalc.units import format_bytes, format_ratio
 def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, source: str, context: int, batch: int) -> Estimate:
     """The cache of `batch` requests (in each replica) of `context` tokens. Raises KvcalcError where the engine cannot run the model so."""
     plan = engine.plan(spec, options)
-    one_copy = engine.plan(spec, options._replace(tp=1, pp=1, dp=1, dcp=1))
     uses = plan.uses(context)
+    rows = rows_of_one_copy(spec, options, plan.kv_dtype, context)
     plain = spec.plain_formula
-    plain_bytes = None if plain is None else _plain_bytes(plain, plan.kv_dtype, context, batch)
-    notes = [*spec.notes, *plan.notes, *_context_notes(spec, context), *_formula_notes(one_copy.uses(context), plain_bytes, context, batch)]
+    plain_bytes = None if plain is None else formula_bytes(plain, plan.kv_dtype, context, batch)
+    notes = [*spec.notes, *plan.notes, *length_notes(spec, context), *_formula_notes(rows, plain_bytes, context, batch)]
     return Estimate(
         model=model_info(spec, name, source),
         engine=engine.name,
@@ -31,13 +33,21 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
         request_bytes=plan.resident_bytes(context, 1),
         token_bytes=plan.token_bytes(context),
         fixed_bytes=plan.fixed_bytes(),
-        formula=_formula(uses, batch),
+        formula=_formula(uses, batch) if plan.pools[0].unit_bytes == 1 else _product(plan.need(context)[0], plan.pools[0].unit_bytes, batch),
         plain_formula=plain,
         plain_formula_bytes=plain_bytes,
-        per_query_head=_per_query_head(one_copy.uses(context), batch),
+        per_query_head=_per_query_head(rows, batch),
         layers=tuple(_row(use) for use in uses),
         notes=tuple(notes),
     )
+
+
+def rows_of_one_copy(spec: ModelSpec, options: Options, kv_dtype: KvDtype, context: int) -> tuple[LayerUse, ...]:
+    """What one request of a model keeps in one copy on one GPU, whatever the engine adds: the rows alone. Empty for elements that only an engine has."""
+    elements = KvDtype(*(packing.name for packing in kv_dtype.elements()))
+    if any(name not in PACKINGS for name in elements):
+        return ()
+    return IDEAL.plan(spec, options._replace(kv_dtype=elements, tp=1, pp=1, dp=1, dcp=1)).uses(context)
 
 
 def model_info(spec: ModelSpec, name: str, source: str) -> ModelInfo:
@@ -53,8 +63,9 @@ def model_info(spec: ModelSpec, name: str, source: str) -> ModelInfo:
     )
 
 
-def _plain_bytes(plain: PlainFormula, kv_dtype: KvDtype, context: int, batch: int) -> int:
-    row = PACKINGS[kv_dtype.k].row_bytes(plain.head_dim) + PACKINGS[kv_dtype.v].row_bytes(plain.head_dim)
+def formula_bytes(plain: PlainFormula, kv_dtype: KvDtype, context: int, batch: int) -> int:
+    """M = 2 L n H_kv d_h b B, with K and V of their own types."""
+    row = sum(elements.row_bytes(plain.head_dim) for elements in kv_dtype.elements())
     return plain.layers * context * plain.kv_heads * row * batch
 
 
@@ -83,7 +94,7 @@ def _product(*factors: str | int) -> str:
     return " x ".join(factor if isinstance(factor, str) else f"{factor:,}" for factor in factors)
 
 
-def _context_notes(spec: ModelSpec, context: int) -> list[Note]:
+def length_notes(spec: ModelSpec, context: int) -> list[Note]:
     own = spec.facts.max_context
     if own is None or context <= own:
         return []
@@ -92,6 +103,8 @@ def _context_notes(spec: ModelSpec, context: int) -> list[Note]:
 
 def _formula_notes(one_copy: Sequence[LayerUse], plain_bytes: int | None, context: int, batch: int) -> list[Note]:
     """Where and by how much the plain formula is wrong for this model, and why."""
+    if not one_copy:
+        return []
     true_bytes = batch * sum(use.size_bytes for use in one_copy)
     if plain_bytes is None:
         return [Note(code="formula", text="2 L n H_kv d_h b cannot be written for this model: " + _reasons(one_copy, context))]
@@ -115,6 +128,19 @@ _REASONS: dict[LayerKind, str] = {
     "shared": "use the cache of another layer",
 }
 """What layers do that the plain formula does not know of."""
+
+
+LAYER_CAUSES: Final[dict[LayerKind, str]] = {
+    "sliding": "windows",
+    "chunked": "chunks",
+    "latent": "latents in place of heads",
+    "indexer": "index keys",
+    "compressed": "rows for several tokens",
+    "state": "states",
+    "cross": "encoder tokens",
+    "shared": "layers that use another's cache",
+}
+"""The same as a name."""
 
 
 def _reasons(one_copy: Sequence[LayerUse], context: int) -> str:

@@ -113,7 +113,8 @@ class Facts(Frozen):
 
     `dtype`: packing that the checkpoint names for its activations. `kv_dtype`: packing that its quantization names for the KV cache.
     `max_context`: tokens. `encoder_tokens`: rows of a cross-attention cache unless the user says otherwise; None where there is no
-    fixed number. `parameters` counts everything in the checkpoint, `parameters_text` the language model. `image_prefix`: image tokens are read
+    fixed number. `parameters` counts everything in the checkpoint, `parameters_text` the language model. `weights`: how
+    quantization stores most of them (a packing, or the name of a method), None where they are stored in `dtype`. `image_prefix`: image tokens are read
     both ways. `pooling`: the checkpoint is for embedding, reward or classification. `quantized_kv_scales`: its quantization brings scales for the KV
     cache. `sharded_tower`: heads and widths of a vision tower that tensor parallelism must divide.
     """
@@ -126,6 +127,7 @@ class Facts(Frozen):
     parameters: Size | None = None
     parameters_text: Size | None = None
     formula: PlainFormula | None = None
+    weights: str | None = None
     image_prefix: bool = False
     pooling: bool = False
     quantized_kv_scales: bool = False

@@ -46,6 +46,22 @@ PACKINGS: Final = {
     )
 }
 
+ENGINE_DTYPES: Final = {
+    name: (Packing(name, *k), Packing(name, *v))
+    for name, k, v in (
+        ("fp8_ds_mla", (1, 1), (1, 1)),
+        ("fp8_per_token_head", (1, 1), (1, 1)),
+        ("int8_per_token_head", (1, 1), (1, 1)),
+        ("int4_per_token_head", (2, 1), (2, 1)),
+        ("nvfp4_4over6", (16, 9), (16, 9)),
+        ("turboquant_k8v4", (1, 1), (2, 1)),
+        ("turboquant_4bit_nc", (2, 1), (2, 1)),
+        ("turboquant_k3v4_nc", (8, 3), (2, 1)),
+        ("turboquant_3bit_nc", (8, 3), (8, 3)),
+    )
+}
+"""Types of which only an engine can say what a row takes, since it stores scales or pads in its own way: the elements of K and V alone."""
+
 ALIASES: Final = {
     "bfloat16": "bf16",
     "f16": "fp16",
@@ -76,6 +92,12 @@ class KvDtype(NamedTuple):
     def __str__(self) -> str:
         return self.k if self.k == self.v else f"k={self.k},v={self.v}"
 
+    def elements(self) -> tuple[Packing, Packing]:
+        """The packings of K and V, without what an engine stores beside the elements. `auto` must be resolved."""
+        k = ENGINE_DTYPES[self.k][0] if self.k in ENGINE_DTYPES else PACKINGS[self.k]
+        v = ENGINE_DTYPES[self.v][1] if self.v in ENGINE_DTYPES else PACKINGS[self.v]
+        return k, v
+
     def resolved(self, auto: str) -> "KvDtype":
         """The same with `auto` replaced."""
         return KvDtype(*(auto if name == "auto" else name for name in (self.k, self.v)))
@@ -104,7 +126,19 @@ def parse_kv_dtype(text: str) -> KvDtype:
 def _named(text: str) -> str:
     if text.strip().lower() == "auto":
         return "auto"
+    if (engine_name := text.strip().lower()) in ENGINE_DTYPES:
+        return engine_name
     name = packing_name(text)
     if name is None:
-        raise KvcalcError(f"unknown KV dtype {text[:40]!r}", hint=f"known: auto, {', '.join(PACKINGS)}", code=ExitCode.USAGE)
+        raise KvcalcError(f"unknown KV dtype {text[:40]!r}", hint=f"known: auto, {', '.join((*PACKINGS, *ENGINE_DTYPES))}", code=ExitCode.USAGE)
+    return name
+
+
+def parse_state_dtype(text: str) -> str | None:
+    """The packing of recurrent states as typed, None for "auto". Raises KvcalcError (usage) for anything else."""
+    name = packing_name(text)
+    if text.strip().lower() == "auto":
+        return None
+    if name not in ("fp32", "fp16", "bf16"):
+        raise KvcalcError(f"unknown state dtype {text[:40]!r}", hint="known: auto, float32, float16, bfloat16", code=ExitCode.USAGE)
     return name

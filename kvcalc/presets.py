@@ -40,6 +40,11 @@ class SpecFile(Frozen):
     encoder_tokens: Annotated[int, Field(ge=0)] | None = None
     parameters: Size | None = None
     parameters_text: Size | None = None
+    weights: str | None = None
+    image_prefix: bool = False
+    pooling: bool = False
+    quantized_kv_scales: bool = False
+    sharded_tower: tuple[Size, ...] = ()
     formula: PlainFormula | None = None
     kinds: Annotated[dict[str, Kind], Field(min_length=1)]
     layers: Annotated[tuple[Run, ...], Field(min_length=1)]

@@ -1,6 +1,7 @@
 """Sizes and token counts: text to int and back. No float is involved anywhere."""
 
 import re
+from decimal import Decimal, InvalidOperation
 
 from kvcalc.errors import ExitCode, KvcalcError
 
@@ -33,9 +34,9 @@ def shorten(text: str, limit: int = 60) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes that `text` names: "80GiB", "80GB", "1.5 GiB", "80B".
+    """The bytes that `text` names: "80GiB", "80GB", "1.5 GiB", "80B". A part of a byte, as in the "79.18GiB" of a log, is dropped.
 
-    Raises KvcalcError (usage) for a missing unit, for "80G" (which is read both ways), and for parts of a byte.
+    Raises KvcalcError (usage) for a missing unit, for "80G" (which is read both ways), for a part of a single byte.
     """
     digits, scale, unit = _split(text, "size; write it like 80GiB or 80GB")
     size = _UNITS.get(unit.lower())
@@ -49,7 +50,7 @@ def parse_bytes(text: str) -> int:
             message = f"{shorten(text)!r}: unknown unit {shorten(unit, 20)!r}; use one of {', '.join(BINARY_UNITS | DECIMAL_UNITS)}"
         raise KvcalcError(message, code=ExitCode.USAGE)
     value, rest = divmod(digits * size, scale)
-    if rest:
+    if rest and size == 1:
         raise KvcalcError(f"{shorten(text)!r} is not a whole number of bytes", code=ExitCode.USAGE)
     if value > MAX_BYTES:
         raise KvcalcError(f"{shorten(text)!r} is larger than 1 ZiB, the largest size that is taken", code=ExitCode.USAGE)
@@ -70,6 +71,17 @@ def parse_count(text: str) -> int:
     if value > MAX_TOKENS:
         raise KvcalcError(f"{shorten(text)!r} is larger than {MAX_TOKENS:,}, the largest count that is taken", code=ExitCode.USAGE)
     return value
+
+
+def parse_part(text: str) -> Decimal:
+    """A part above 0 and up to 1. Raises KvcalcError (usage) for anything else."""
+    try:
+        part = Decimal(text.strip())
+    except InvalidOperation:
+        raise KvcalcError(f"{shorten(text)!r} is not a number", hint="write a part such as 0.9", code=ExitCode.USAGE) from None
+    if not (part.is_finite() and 0 < part <= 1):
+        raise KvcalcError(f"{shorten(text)!r} is not above 0 and up to 1", hint="write a part such as 0.9", code=ExitCode.USAGE)
+    return part
 
 
 def binary_unit(size_bytes: int) -> str:

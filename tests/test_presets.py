@@ -16,7 +16,7 @@ from kvcalc.families import FAMILIES, read_config
 
 CONFIGS = Path(__file__).parent / "configs"
 NAMES = preset_names()
-COMPARED = ("model_type", "dtype", "kv_dtype", "max_context", "encoder_tokens")
+COMPARED = ("model_type", "dtype", "kv_dtype", "max_context", "encoder_tokens", "weights", "image_prefix", "quantized_kv_scales", "sharded_tower")
 
 
 def fixture(name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What an engine is: it turns a model and its options into a plan, and the plan is all that the rest of the program sees."""
 
-from typing import Literal, NamedTuple, Protocol, assert_never
+from typing import Final, Literal, NamedTuple, Protocol, assert_never
 
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Facts, Grows, Layer, ModelSpec, Note, Once, Plane, Window
@@ -9,13 +9,21 @@ from kvcalc.packing import AUTO, PACKINGS, KvDtype, Packing
 LayerKind = Literal["full", "sliding", "chunked", "latent", "indexer", "compressed", "state", "cross", "shared"]
 
 
+class Device(NamedTuple):
+    """A GPU as engines see it. `capability` is the CUDA compute capability times ten, None for other makes; `memory_bytes` decides about batch
+    sizes, None where it is not known."""
+
+    name: str
+    capability: int | None
+    memory_bytes: int | None
+
+
 class Options(NamedTuple):
     """What a user may choose about a deployment, whatever the engine.
 
     `tp`, `pp`, `dp`, `dcp`: GPUs that share the heads, the layers, the requests, the tokens of one replicated cache.
     `encoder_tokens`: rows of each cross-attention cache; None takes the model's own. `draft_layers`: count the model's own draft layers, for
-    `speculative_tokens` a step. `capability`: the GPU's compute capability times ten. `max_batched_tokens`, `max_seqs`: what the scheduler takes
-    at once. `block_size`: tokens a block. `state_dtype`: the packing of recurrent states. None everywhere means the engine's own default.
+    `speculative_tokens` a step. `device`: the GPU. `max_batched_tokens`, `max_seqs`: what the scheduler takes at once. `block_size`: tokens a block. `state_dtype`: the packing of recurrent states. None everywhere means the engine's own default.
     """
 
     kv_dtype: KvDtype = AUTO
@@ -26,7 +34,7 @@ class Options(NamedTuple):
     encoder_tokens: int | None = None
     draft_layers: bool = False
     speculative_tokens: int = 0
-    capability: int | None = None
+    device: Device | None = None
     max_batched_tokens: int | None = None
     max_seqs: int | None = None
     block_size: int | None = None
@@ -34,6 +42,29 @@ class Options(NamedTuple):
     prefix_caching: bool = True
     hybrid_manager: bool = True
     async_scheduling: bool = True
+    enforce_eager: bool = False
+
+
+OPTION_FLAGS: Final = {
+    "device": "--gpu",
+    "speculative_tokens": "the number of --mtp",
+    "max_batched_tokens": "--max-batched-tokens",
+    "max_seqs": "--max-seqs",
+    "block_size": "--block-size",
+    "state_dtype": "--mamba-ssm-cache-dtype",
+    "prefix_caching": "--no-prefix-caching",
+    "hybrid_manager": "--disable-hybrid-kv-cache-manager",
+    "async_scheduling": "--no-async-scheduling",
+    "enforce_eager": "--enforce-eager",
+}
+"""What a user typed for the options that not every engine has."""
+
+
+def unused_options(options: Options, engine: str, used: frozenset[str] = frozenset()) -> list[Note]:
+    """A note that names the options which were given and change nothing under this engine."""
+    plain = Options()
+    given = [flag for field, flag in OPTION_FLAGS.items() if field not in used and getattr(options, field) != getattr(plain, field)]
+    return [Note(code="unused", text=f"{engine} does not use {', '.join(given)}")] if given else []
 
 
 class Pool(NamedTuple):
@@ -68,6 +99,13 @@ class LayerUse(NamedTuple):
     size_bytes: int
 
 
+class Capacity(NamedTuple):
+    """Requests of one length that a pool holds, and the tokens in them, as the engine itself reports both."""
+
+    requests: float
+    tokens: int
+
+
 class Plan(Protocol):
     """How an engine stores one model under one set of options. Token counts are the length of a request."""
 
@@ -99,9 +137,30 @@ class Plan(Protocol):
     def uses(self, tokens: int) -> tuple[LayerUse, ...]:
         """One request by kind of layer, on the GPU that binds."""
 
+    @property
+    def reserved(self) -> int:
+        """Units of the pool that no request can use."""
+
+    @property
+    def max_requests(self) -> int | None:
+        """Requests that the scheduler runs at once, however much memory there is; None where it sets no bound."""
+
+    def capacity(self, units: int, tokens: int) -> Capacity:
+        """What `units` of the pool hold in requests of `tokens`."""
+
+    def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
+        """Bytes that one request holds on all GPUs of a replica beside its rows, by cause. What is not named here is rounding to whole units."""
+
+    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
+        """The words that start a server so, with a KV budget stated in bytes, or a part of the memory other than the default. Empty for what is no server."""
+
 
 class Engine(Protocol):
     """A serving engine at one version."""
+
+    @property
+    def utilization_percent(self) -> int:
+        """The part of a GPU's memory that the engine takes by default."""
 
     @property
     def name(self) -> str: ...

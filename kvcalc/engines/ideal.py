@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from math import lcm
 from typing import NamedTuple, assert_never
 
-from kvcalc.engines.base import LayerUse, Options, PlaneUse, Pool, layer_kind, model_packing, pipeline_stages, split_heads
+from kvcalc.engines.base import Capacity, LayerUse, Options, PlaneUse, Pool, layer_kind, model_packing, pipeline_stages, split_heads, unused_options
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Grows, Layer, ModelSpec, Note, Once, Plane, Window
-from kvcalc.packing import PACKINGS, KvDtype, Packing
+from kvcalc.packing import ENGINE_DTYPES, PACKINGS, KvDtype, Packing
 
 
 class _Share(NamedTuple):
@@ -71,6 +71,27 @@ class IdealPlan(NamedTuple):
             uses.append(LayerUse("shared", stage.readers, None, (), 0, 0))
         return tuple(uses)
 
+    @property
+    def reserved(self) -> int:
+        return 0
+
+    @property
+    def max_requests(self) -> int | None:
+        return None
+
+    def capacity(self, units: int, tokens: int) -> Capacity:
+        """Raises KvcalcError for a model that keeps nothing at this length: it has no largest number of requests."""
+        need = self.need(tokens)[0]
+        if need == 0:
+            raise KvcalcError(f"a request of {tokens:,} tokens keeps nothing, so that any number of them fits")
+        return Capacity(units / need, units * tokens // need)
+
+    def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:  # noqa: ARG002 (an engine's word, and this one stores nothing beside rows)
+        return ()
+
+    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:  # noqa: ARG002 (as above)
+        return ()
+
     def _use(self, share: _Share, tokens: int) -> LayerUse:
         rows = self._rows(share, tokens)
         return LayerUse(layer_kind(share.cache), share.layers, share.cache, share.planes, rows, rows * share.unit_bytes)
@@ -114,6 +135,7 @@ class IdealEngine:
 
     name = "ideal"
     version = None
+    utilization_percent = 100
 
     def plan(self, spec: ModelSpec, options: Options) -> IdealPlan:
         kv_dtype, model, dtype_notes = _dtypes(spec, options)
@@ -131,7 +153,7 @@ class IdealEngine:
             gpus_per_stage=options.tp,
             replicas=options.dp,
             dcp=options.dcp,
-            notes=(*dtype_notes, *encoder_notes, *_padding_notes(share for stage in used for share in stage.shares)),
+            notes=(*dtype_notes, *encoder_notes, *unused_options(options, self.name), *_padding_notes(share for stage in used for share in stage.shares)),
         )
 
 
@@ -147,10 +169,6 @@ def _stage(layers: tuple[Layer, ...], kv_dtype: KvDtype, model: Packing, options
     for share in shares:
         _check_dcp(share, options)
     return _Stage(shares, readers=sum(layer.reads is not None and not layer.caches for layer in layers))
-
-
-def _plane_uses(cache: Cache, kv_dtype: KvDtype, model: Packing, tp: int) -> tuple[PlaneUse, ...]:
-    return tuple(_plane_use(plane, _packing(plane, kv_dtype, model), tp) for plane in cache.planes)
 
 
 def _packing(plane: Plane, kv_dtype: KvDtype, model: Packing) -> Packing:
@@ -194,6 +212,9 @@ def _check_dcp(share: _Share, options: Options) -> None:
 def _dtypes(spec: ModelSpec, options: Options) -> tuple[KvDtype, Packing, list[Note]]:
     """The KV dtype with `auto` resolved (the checkpoint's own KV dtype, else the model's), and the dtype the model computes in."""
     model, note = model_packing(spec.facts)
+    for name in options.kv_dtype:
+        if name in ENGINE_DTYPES:
+            raise KvcalcError(f"what {name} takes depends on the engine that stores it", hint="name one that has it: --engine vllm")
     if "auto" not in (options.kv_dtype.k, options.kv_dtype.v):
         return options.kv_dtype, model, []
     if spec.facts.kv_dtype is None:

@@ -31,7 +31,7 @@ from kvcalc.families.decoder import (
 )
 from kvcalc.families.latent import double_mla, mla, mla_with_indexer, mla_with_shared_indexers
 from kvcalc.families.mixed import chunked, gemma3n, gemma4, mimo_v2, searched, step
-from kvcalc.families.quantization import kv_dtype
+from kvcalc.families.quantization import brings_kv_scales, kv_dtype, stored_weights
 from kvcalc.families.recurrent import (
     bamba,
     gated_delta_net,
@@ -111,6 +111,7 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "deepseek_v41": Wrapper("text_config", "deepseek_v41_text"),
     "deepseek_v41_text": Family(deepseek_v41),
     "deepseek_vl_v2": Wrapper("language_config", "deepseek_v2"),
+    "dots_ocr": QWEN2,
     "DeepseekOCR": Wrapper("language_config", "deepseek_v2"),
     "ernie4_5": GROUPED,
     "ernie4_5_moe": GROUPED,
@@ -387,8 +388,40 @@ def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any]
         max_context=text.max_context(scaled=family.scaled_context),
         encoder_tokens=read.encoder_tokens,
         formula=read.formula,
+        weights=stored_weights(config, text, hf_quant_config),
+        image_prefix=_reads_images_both_ways(config, text, model_type),
+        pooling=_pools(config, model_type),
+        quantized_kv_scales=brings_kv_scales(config, text, hf_quant_config),
+        sharded_tower=_sharded_tower(config, model_type),
     )
     return ModelSpec(layers=read.layers, draft_layers=read.draft_layers, facts=facts, notes=tuple(notes))
+
+
+_IMAGE_PREFIX: Final = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma"})
+_SHARDED_TOWERS: Final = frozenset({"glm4v", "glm4v_moe", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"})
+
+
+def _reads_images_both_ways(config: Config, text: Config, model_type: str) -> bool:
+    """Whether attention over image tokens is bidirectional (vllm/config/model.py 0.33.0, is_mm_prefix_lm)."""
+    if config.flag("is_mm_prefix_lm", absent=False) or model_type in _IMAGE_PREFIX:
+        return True
+    return model_type == "gemma4" and text.text("use_bidirectional_attention") == "vision"
+
+
+def _pools(config: Config, model_type: str) -> bool:
+    """Whether the checkpoint is for embedding, reward or classification. Gemma 4 without architectures is taken as its bare model, which pools."""
+    names = config.strings("architectures") or ()
+    return any(name.endswith(("ForSequenceClassification", "ForTokenClassification", "RewardModel")) for name in names) or (
+        not names and model_type in ("gemma4", "gemma4_text")
+    )
+
+
+def _sharded_tower(config: Config, model_type: str) -> tuple[int, ...]:
+    """Heads and MLP width of a vision tower that vLLM 0.33.0 divides by tensor parallelism; empty where it does not, or where they are not stated."""
+    tower = config.section("vision_config") if model_type in _SHARDED_TOWERS else None
+    if tower is None:
+        return ()
+    return tuple(number for name in ("num_heads", "intermediate_size") if (number := tower.optional(name)) is not None)
 
 
 def _by_architecture(config: Config, notes: list[Note]) -> str:

@@ -25,16 +25,39 @@ def kv_dtype(config: Config, text: Config, hf_quant_config: Mapping[str, Any] | 
     return None
 
 
+def brings_kv_scales(config: Config, text: Config, hf_quant_config: Mapping[str, Any] | None) -> bool:
+    """Whether the checkpoint's quantization handles scales of an fp8 KV cache, which rules out fp8_e5m2 (vllm/model_executor/layers/attention.py 0.33.0)."""
+    section = config.section("quantization_config") or text.section("quantization_config")
+    if section is None:
+        return hf_quant_config is not None and _is_modelopt(Config(hf_quant_config, "hf_quant_config.json"))
+    method = section.text("quant_method") or ""
+    return method == "fp8" or method.startswith("modelopt") or (method == "compressed-tensors" and section.get("kv_cache_scheme") is not None)
+
+
+def stored_weights(config: Config, text: Config, hf_quant_config: Mapping[str, Any] | None) -> str | None:
+    """How the checkpoint's quantization stores most of its weights: a packing, or the method's own name where that alone does not tell. None: as `dtype`."""
+    section = config.section("quantization_config") or text.section("quantization_config")
+    if section is None:
+        return "modelopt" if hf_quant_config is not None and _is_modelopt(Config(hf_quant_config, "hf_quant_config.json")) else None
+    method = section.text("quant_method") or "quantized"
+    if config.text("expert_dtype") == "fp4" or section.text("expert_dtype") == "fp4":
+        return f"{method} with fp4 experts"
+    return "fp8" if method == "fbgemm_fp8" else method
+
+
 def asks_for_quant_file(fields: Mapping[str, Any]) -> bool:
     """Whether hf_quant_config.json can matter beside this config."""
     return fields.get("quantization_config") is None
 
 
 def _modelopt_file(config: Config) -> str | None:
-    producer, section = config.get("producer"), config.section("quantization")
-    if not isinstance(producer, Mapping) or producer.get("name") != "modelopt" or section is None:
-        return None
-    return _modelopt(section)
+    section = config.section("quantization")
+    return _modelopt(section) if section is not None and _is_modelopt(config) else None
+
+
+def _is_modelopt(config: Config) -> bool:
+    producer = config.get("producer")
+    return isinstance(producer, Mapping) and producer.get("name") == "modelopt"
 
 
 def _modelopt(section: Config) -> str | None:

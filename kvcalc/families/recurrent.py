@@ -113,7 +113,7 @@ def jamba(config: Config) -> Decoder:
 
 def nemotron_h(config: Config) -> Decoder:
     """Nemotron-H: a letter for each layer, M for Mamba-2, * for attention, - and E for an MLP or experts, which keep nothing; or the same as a list
-    (transformers 5.24.0, configuration_nemotron_h.py).
+    (transformers 5.24.0, configuration_nemotron_h.py). The draft layers have a pattern of their own.
     """
     letters = config.text("hybrid_override_pattern")
     names = config.strings("layers_block_type") or config.strings("layer_types")
@@ -139,7 +139,9 @@ def nemotron_h(config: Config) -> Decoder:
     }
     layers = layers_of(config, names, caches)
     counted = Config({**config.fields, "num_hidden_layers": len(layers)}, config.where, config.class_defaults)
-    return Decoder(layers, formula=stated_numbers(counted))
+    draft_letters = config.text("mtp_hybrid_override_pattern")
+    draft_names = tuple(draft_letters) if draft_letters is not None else config.strings("mtp_layers_block_type") or ()
+    return Decoder(layers, layers_of(config, draft_names * draft_count(config), caches), stated_numbers(counted))
 
 
 def mamba2_beside_attention(config: Config) -> Decoder:

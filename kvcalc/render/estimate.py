@@ -3,9 +3,9 @@
 from rich.console import Console
 
 from kvcalc.errors import printable
-from kvcalc.render.style import Grid, notes
+from kvcalc.render.style import Grid, in_unit, notes, with_version
 from kvcalc.results import Estimate, LayerRow
-from kvcalc.units import BINARY_UNITS, binary_unit, format_bytes, format_ratio
+from kvcalc.units import binary_unit, format_bytes, format_ratio
 
 
 def render_estimate(result: Estimate, console: Console) -> None:
@@ -13,7 +13,11 @@ def render_estimate(result: Estimate, console: Console) -> None:
     requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
     total = f"{printable(result.model.name)}: {format_bytes(result.total_bytes)} of KV cache for {requests} of {result.context:,} tokens"
     console.print(total, style="bold", highlight=False, markup=False)
-    console.print(f"engine {_engine(result)}, KV dtype {result.kv_dtype}, read from {printable(result.model.source)}", highlight=False, markup=False)
+    console.print(
+        f"engine {with_version(result.engine, result.engine_version)}, KV dtype {result.kv_dtype}, read from {printable(result.model.source)}",
+        highlight=False,
+        markup=False,
+    )
     console.print()
     _sizes(result).print(console)
     console.print()
@@ -26,10 +30,6 @@ def render_estimate(result: Estimate, console: Console) -> None:
         console.print()
         console.print(saving, highlight=False)
     notes(console, result.notes)
-
-
-def _engine(result: Estimate) -> str:
-    return result.engine if result.engine_version is None else f"{result.engine} {result.engine_version}"
 
 
 def _sizes(result: Estimate) -> Grid:
@@ -46,21 +46,14 @@ def _sizes(result: Estimate) -> Grid:
         unit = binary_unit(result.total_bytes)
     table = Grid(left=[""], right=["bytes", unit])
     for what, size in rows:
-        table.add(what, f"{size:,}", _in_unit(size, unit))
+        table.add(what, f"{size:,}", in_unit(size, unit))
     return table
-
-
-def _in_unit(size: int, unit: str) -> str:
-    """The figure of a size in a unit, without its name; more decimals where two show nothing."""
-    if unit == "B":
-        return f"{size:,}"
-    if 0 < size * 200 < BINARY_UNITS[unit]:
-        return "< 0.01"
-    return format_bytes(size, unit).rpartition(" ")[0]
 
 
 def _formula(result: Estimate) -> str:
     """What the line with the numbers means."""
+    if result.engine != "ideal":
+        return "M = blocks x bytes a block x B" + ("" if result.parallel.tp * result.parallel.pp == 1 else ", on the fullest GPU")
     if result.plain_formula_bytes == result.bytes_per_gpu and len(result.layers) == 1:
         return "M = 2 L n H_kv d_h b B"
     where = "" if result.parallel.tp * result.parallel.pp == 1 else ", on the fullest GPU"
@@ -72,7 +65,7 @@ def _layers(result: Estimate) -> Grid:
     table = Grid(left=["layers"], right=["count", "KV heads", "K dim", "V dim", "rows", f"{unit}/request", "share"])
     for row in result.layers:
         share = "" if not result.request_bytes else f"{(1000 * row.bytes // result.request_bytes + 5) // 10} %"
-        table.add(_kind(row), f"{row.count:,}", _cell(row.kv_heads), _cell(row.k_dim), _cell(row.v_dim), f"{row.rows:,}", _in_unit(row.bytes, unit), share)
+        table.add(_kind(row), f"{row.count:,}", _cell(row.kv_heads), _cell(row.k_dim), _cell(row.v_dim), f"{row.rows:,}", in_unit(row.bytes, unit), share)
     return table
 
 

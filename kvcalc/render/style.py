@@ -10,6 +10,7 @@ from rich.table import Table
 
 from kvcalc.errors import printable
 from kvcalc.layers import Note
+from kvcalc.units import BINARY_UNITS, format_bytes
 
 
 @dataclass(slots=True)
@@ -39,6 +40,20 @@ class Grid:
         for cells in self.rows:
             named = (f"{name} {cell}".strip() for name, cell in zip((*self.left, *self.right), cells, strict=True) if cell)
             console.print(", ".join(named), highlight=False, markup=False)
+
+
+def in_unit(size: int, unit: str) -> str:
+    """The figure of a size in a unit, without its name; more decimals where two show nothing."""
+    if unit == "B":
+        return f"{size:,}"
+    if 0 < size * 200 < BINARY_UNITS[unit]:
+        return "< 0.01"
+    return format_bytes(size, unit).rpartition(" ")[0]
+
+
+def with_version(engine: str, version: str | None) -> str:
+    """An engine and the release whose rules were used."""
+    return engine if version is None else f"{engine} {version}"
 
 
 def notes(console: Console, items: Iterable[Note]) -> None:

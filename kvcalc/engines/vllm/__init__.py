@@ -1,48 +1,69 @@
-"""vLLM 0.33.0: its own plan of the KV cache, block for block, without a GPU."""
+"""vLLM: its own plan of the KV cache, block for block, without a GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kvcalc.engines.base import LayerKind, LayerUse, Options, Pool, layer_kind, pipeline_stages
+from kvcalc.engines.base import Capacity, LayerKind, LayerUse, Options, PlaneUse, Pool, layer_kind, model_packing, pipeline_stages
 from kvcalc.engines.vllm.backends import sparse_mla
-from kvcalc.engines.vllm.dtypes import as_packing, kv_dtype_name
+from kvcalc.engines.vllm.dtypes import SIXTEEN_BIT, kv_dtype_name
 from kvcalc.engines.vllm.groups import Group, Grouping, group
 from kvcalc.engines.vllm.pages import Layout, PageSpec, layout
+from kvcalc.engines.vllm.serve import BatchSizes, batch_sizes, serve_command
+from kvcalc.engines.vllm.versions import NEWEST, Version
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, ModelSpec, Note, Window
-from kvcalc.packing import KvDtype
+from kvcalc.packing import KvDtype, Packing
 
-VERSION: Final = "0.33.0"
 ASSUMED_CAPABILITY: Final = 90
-"""Without a GPU the attention backends are those of an H100."""
-SPARSE_DTYPES: Final = frozenset({"indexer"})
+"""Without a GPU, or on one that CUDA does not run, the attention backends are those of an H100."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmPlan:
-    """One pool of blocks for each GPU. A block id costs `block_bytes` whatever group uses it; a request holds blocks in every group."""
+    """One pool of blocks for each GPU. A block id costs the same whatever group uses it; a request holds blocks in every group."""
 
     kv_dtype: KvDtype
+    model: Packing
     grouping: Grouping
     state_blocks: int
     stages: tuple[range, ...]
     options: Options
-    batched_tokens: int
+    batch: BatchSizes
     batches: int
-    max_seqs: int
+    version: Version
     notes: tuple[Note, ...]
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        return (Pool("blocks", unit_bytes=max(map(self._block_bytes, self.stages)), unit_rows=self.block_tokens),)
+        return (Pool("blocks", unit_bytes=max(map(self._block_bytes, self.stages)), unit_rows=self._block_tokens),)
 
     @property
-    def block_tokens(self) -> int:
-        """Tokens in a block of the layers that keep everything, else of the first group."""
-        blocks = [each.specs[0].block for each in self.grouping.groups]
+    def _block_tokens(self) -> int:
+        """Tokens in a block of the layers that keep everything, else of the group with the smallest."""
         full = [each.specs[0].block for each in self.grouping.groups if each.specs[0].family == "full"]
-        return min(full or blocks)
+        return min(full or [each.specs[0].block for each in self.grouping.groups])
+
+    @property
+    def reserved(self) -> int:
+        """The null block, which stands for tokens that a window has left behind."""
+        return 1 if self.version.packs_groups else 0
+
+    @property
+    def max_requests(self) -> int | None:
+        return self.batch.seqs
+
+    def capacity(self, units: int, tokens: int) -> Capacity:
+        """`Maximum concurrency` and `GPU KV cache size` as this release logs them."""
+        need = self.need(tokens)[0]
+        if self.version.one_kind_of_layer:
+            whole = units * self._block_tokens
+            return Capacity(whole / tokens, whole)
+        requests = units / need
+        if self.version.tokens_follow_requests:
+            return Capacity(requests, int(requests * tokens))
+        smallest = min(each.specs[0].block for each in self.grouping.groups)
+        return Capacity(requests, units // len(self.grouping.groups) * smallest * self.options.dcp)
 
     def need(self, tokens: int) -> tuple[int, ...]:
         return (sum(self._blocks(each, tokens) for each in self.grouping.groups),)
@@ -51,8 +72,12 @@ class VllmPlan:
         return batch * self.need(tokens)[0] * self.pools[0].unit_bytes
 
     def total_bytes(self, tokens: int, batch: int) -> int:
-        on_all_stages = sum(map(self._block_bytes, self.stages))
-        return self.options.dp * self.options.tp * batch * self.need(tokens)[0] * on_all_stages
+        return self.options.dp * batch * self.need(tokens)[0] * self._replica_block_bytes
+
+    @property
+    def _replica_block_bytes(self) -> int:
+        """One block on all GPUs of a replica."""
+        return self.options.tp * sum(map(self._block_bytes, self.stages))
 
     def token_bytes(self, tokens: int) -> int:
         """Blocks count in parts: a token takes its share of one in each group that still grows."""
@@ -79,14 +104,52 @@ class VllmPlan:
                 rows[0] += sum(spec.layer in fullest for spec in specs)
                 rows[1] = max(rows[1], blocks * specs[0].block)
                 rows[2] += blocks * size
-        return tuple(LayerUse(kind, layers, cache, (), rows, size) for (kind, cache), (layers, rows, size) in found.items())
+        return tuple(LayerUse(kind, layers, cache, self._planes(cache), rows, size) for (kind, cache), (layers, rows, size) in found.items())
+
+    def _planes(self, cache: Cache) -> tuple[PlaneUse, ...]:
+        """The shape of a row on one GPU; its bytes are the page's."""
+        tp = self.options.tp
+        return tuple(
+            PlaneUse(
+                plane,
+                max(1, plane.heads // tp) if plane.split == "heads" else plane.heads,
+                plane.width // tp if plane.split == "width" else plane.width,
+                self.model,
+            )
+            for plane in cache.planes
+        )
+
+    def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
+        found = {"page padding": 0, "windows hold tokens in flight": 0, "windows kept at full length": 0, "states kept twice or more": 0}
+        tp = self.options.tp
+        for each in self.grouping.groups:
+            blocks = self._blocks(each, tokens)
+            own = tp * sum(spec.page_bytes if spec.own_bytes is None else spec.own_bytes for spec in each.specs)
+            found["page padding"] += blocks * (self._replica_block_bytes - own)
+            match each.specs[0].family:
+                case "sliding" | "sliding_mla" | "chunked":
+                    kept = -(-min(each.specs[0].span, tokens) // each.specs[0].block)
+                    found["windows hold tokens in flight"] += (blocks - kept) * own
+                case "mamba":
+                    found["states kept twice or more"] += (blocks - 1) * own
+                case "full":
+                    for spec in each.specs:
+                        if isinstance(spec.cache.retention, Window | Chunk):
+                            kept = -(-min(spec.cache.retention.size, tokens) // spec.block)
+                            found["windows kept at full length"] += (blocks - kept) * tp * spec.page_bytes
+                case "ring" | "cross":
+                    pass
+        return tuple((cause, size) for cause, size in found.items() if size)
+
+    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
+        return serve_command(self.version, self.options, model, context, kv_bytes, utilization)
 
     def _block_bytes(self, stage: range) -> int:
         return self.grouping.block_bytes(lambda layer: layer in stage)
 
     def _in_flight(self, tokens: int) -> int:
         """Tokens that can be on their way at once (max_in_flight_tokens)."""
-        return self.batches * min(self.batched_tokens, self.max_seqs * max(tokens, 1))
+        return self.batches * min(self.batch.tokens, self.batch.seqs * max(tokens, 1))
 
     def _grows(self, each: Group, tokens: int) -> bool:
         spec = each.specs[0]
@@ -117,52 +180,66 @@ class VllmPlan:
             case "ring":
                 return 1
             case "cross":
-                rows = self.batched_tokens if self.options.encoder_tokens is None else self.options.encoder_tokens
+                rows = self.batch.tokens if self.options.encoder_tokens is None else self.options.encoder_tokens
                 return -(-rows // spec.block)
 
 
 class VllmEngine:
-    """vLLM with its V2 model runner on CUDA."""
+    """vLLM at one release, with its V1 scheduler on CUDA."""
 
     name = "vllm"
-    version = VERSION
+
+    def __init__(self, release: Version) -> None:
+        self.release = release
+
+    @property
+    def version(self) -> str:
+        return self.release.number
+
+    @property
+    def utilization_percent(self) -> int:
+        return self.release.utilization_percent
 
     def plan(self, spec: ModelSpec, options: Options) -> VllmPlan:
-        notes: list[Note] = []
-        capability = options.capability
-        if capability is None:
-            capability = ASSUMED_CAPABILITY
-            notes.append(Note(code="gpu", text="no GPU is named: attention backends are taken as on an H100, batch sizes as on an unknown device"))
+        capability, notes = _capability(options)
         _check(spec, options)
-        dtype = kv_dtype_name(options.kv_dtype, spec.facts)
-        _check_checkpoint(spec, dtype)
+        dtype = kv_dtype_name(options.kv_dtype, spec.facts, self.release)
+        if dtype == "fp8_e5m2" and spec.facts.quantized_kv_scales:
+            raise KvcalcError("vLLM: fp8_e5m2 kv-cache is not supported with fp8 checkpoints", hint="use --kv-dtype fp8")
         if "auto" in options.kv_dtype and dtype != "auto":
             notes.append(Note(code="kv-dtype", text=f"the checkpoint's quantization names {dtype} for the KV cache; another with --kv-dtype"))
-        pages = layout(spec, options, dtype, capability)
-        _check_layout(spec, options, pages)
-        model = model_name(spec)
-        batched, seqs = options.max_batched_tokens or 2048, options.max_seqs or 128
+        pages = layout(spec, options, dtype, capability, self.release)
+        _check_layout(options, pages, self.release)
+        model, dtype_note = model_packing(spec.facts)
+        if dtype_note is not None and pages.dtype == "auto":
+            notes.append(dtype_note)
+        stored = model.name if pages.dtype in SIXTEEN_BIT else pages.dtype
+        overlap = options.pp + 1 if options.async_scheduling and not spec.facts.pooling and self.release.batches_overlap else 1
         return VllmPlan(
-            kv_dtype=KvDtype(*[as_packing(pages.dtype, model)] * 2) if pages.dtype == "auto" else KvDtype(pages.dtype, pages.dtype),
-            grouping=group(pages, _row_alignment(spec, options, pages, capability)),
+            kv_dtype=KvDtype(stored, stored),
+            model=model,
+            grouping=group(pages, _row_alignment(options, pages, capability), self.release.group_growth_percent),
             state_blocks=pages.state_blocks,
             stages=_stages(spec, options),
             options=options,
-            batched_tokens=batched,
-            batches=options.pp + 1 if options.async_scheduling and not spec.facts.pooling else 1,
-            max_seqs=min(seqs, batched),
+            batch=batch_sizes(options, spec.facts, self.release),
+            batches=overlap,
+            version=self.release,
             notes=tuple(notes),
         )
 
 
-VLLM: Final = VllmEngine()
+NEWEST_VLLM: Final = VllmEngine(Version(NEWEST))
 
 
-def model_name(spec: ModelSpec) -> str:
-    """The packing of the model's own dtype as it is served."""
-    from kvcalc.engines.base import model_packing
-
-    return model_packing(spec.facts)[0].name
+def _capability(options: Options) -> tuple[int, list[Note]]:
+    if options.device is None:
+        text = "no GPU is named: attention backends are taken as on an H100, batch sizes as on an unknown device"
+    elif options.device.capability is None:
+        text = f"which backends vLLM takes on {options.device.name} is not known: those of an H100 are taken"
+    else:
+        return options.device.capability, []
+    return ASSUMED_CAPABILITY, [Note(code="gpu", text=text)]
 
 
 def _stages(spec: ModelSpec, options: Options) -> tuple[range, ...]:
@@ -173,17 +250,18 @@ def _stages(spec: ModelSpec, options: Options) -> tuple[range, ...]:
         start += len(stage)
     for index, layer in enumerate(spec.layers):
         if layer.reads is not None and not any(index in stage and layer.reads in stage for stage in ranges):
-            raise KvcalcError(f"vLLM: layer {index} uses the cache of layer {layer.reads}, which --pp {options.pp} puts on another stage", hint="use a smaller --pp")
+            raise KvcalcError(
+                f"vLLM: layer {index} uses the cache of layer {layer.reads}, which --pp {options.pp} puts on another stage", hint="use a smaller --pp"
+            )
     return tuple(ranges)
 
 
-def _row_alignment(spec: ModelSpec, options: Options, pages: Layout, capability: int) -> int:
+def _row_alignment(options: Options, pages: Layout, capability: int) -> int:
     """The stride of sparse MLA rows, to which packed groups are rounded."""
     latents = [page.cache for page in pages.specs if page.cache.kernel == "mla"]
     if not pages.block_outermost or not latents or pages.dtype == "fp8_ds_mla":
         return 1
     width = sum(plane.width for plane in latents[0].planes)
-    del spec
     return sparse_mla(pages.dtype, capability, options.block_size, width, options.dcp).alignment
 
 
@@ -193,7 +271,9 @@ def _check(spec: ModelSpec, options: Options) -> None:
     for cache in attention:
         heads = cache.query_heads or 1
         if heads % options.tp:
-            raise KvcalcError(f"vLLM: total number of attention heads ({heads}) must be divisible by --tp {options.tp}", hint=f"use a --tp that divides {heads}")
+            raise KvcalcError(
+                f"vLLM: total number of attention heads ({heads}) must be divisible by --tp {options.tp}", hint=f"use a --tp that divides {heads}"
+            )
     for number in spec.facts.sharded_tower:
         if number % options.tp:
             raise KvcalcError(f"vLLM: --tp {options.tp} does not divide {number}, a width of the vision tower", hint="use a --tp that divides it")
@@ -216,15 +296,14 @@ def _check_dcp(attention: Sequence[Cache], options: Options) -> None:
             raise KvcalcError(f"vLLM: --dcp {options.dcp} wants --tp above the {heads} KV heads, and as many copies of each", hint="lower --dcp or raise --tp")
 
 
-def _check_checkpoint(spec: ModelSpec, dtype: str) -> None:
-    if dtype == "fp8_e5m2" and spec.facts.quantized_kv_scales:
-        raise KvcalcError("vLLM: fp8_e5m2 kv-cache is not supported with fp8 checkpoints", hint="use --kv-dtype fp8")
-
-
-def _check_layout(spec: ModelSpec, options: Options, pages: Layout) -> None:
-    families = {page.family for page in pages.specs}
-    if not options.hybrid_manager and "mamba" in families and len(families) > 1:
-        raise KvcalcError("vLLM cannot run a model with states without its hybrid KV cache manager", hint="leave out --disable-hybrid-kv-cache-manager")
+def _check_layout(options: Options, pages: Layout, version: Version) -> None:
+    """What vLLM, at this release, cannot put into blocks."""
     if not pages.specs:
         raise KvcalcError("vLLM keeps no KV cache for this model")
-    del spec
+    families = {page.family for page in pages.specs}
+    if "mamba" in families and not version.pools_states:
+        raise KvcalcError(f"vLLM {version.number} kept states outside its KV pool", hint="use --engine vllm@0.11 or newer")
+    if (pages.block_outermost or "sliding_mla" in families) and not version.packs_groups:
+        raise KvcalcError(f"how vLLM {version.number} lays out the pages of this model is not known", hint="use --engine vllm")
+    if not options.hybrid_manager and "mamba" in families and len(families) > 1:
+        raise KvcalcError("vLLM cannot run a model with states without its hybrid KV cache manager", hint="leave out --disable-hybrid-kv-cache-manager")

@@ -5,9 +5,10 @@ vllm/config/cache.py names them; sizes: vllm/v1/attention/backends of each dtype
 
 from typing import Final
 
+from kvcalc.engines.vllm.versions import Version
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Facts
-from kvcalc.packing import PACKINGS, KvDtype
+from kvcalc.packing import KvDtype
 
 SIXTEEN_BIT: Final = ("auto", "bfloat16", "float16")
 EIGHT_BIT: Final = ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -23,14 +24,21 @@ SPARSE_MLA_ROW: Final = 656
 _TYPED: Final = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-def kv_dtype_name(asked: KvDtype, facts: Facts) -> str:
+def kv_dtype_name(asked: KvDtype, facts: Facts, version: Version) -> str:
     """The dtype as vLLM names it, `auto` replaced by what the checkpoint's quantization names. Raises KvcalcError for one that vLLM has not."""
     if asked.k != asked.v:
         raise KvcalcError(f"vLLM stores K and V alike, not as {asked}", hint="name one dtype; llama.cpp is the engine that takes two")
     name = _TYPED.get(asked.k, asked.k)
-    known = (*SIXTEEN_BIT, *EIGHT_BIT, *PER_TOKEN_HEAD, *FOUR_BIT_FLOAT, *TURBOQUANT)
+    older = (*SIXTEEN_BIT, *EIGHT_BIT)
+    known = (*older, *PER_TOKEN_HEAD, *FOUR_BIT_FLOAT, *TURBOQUANT)
+    if name == "fp8_ds_mla":
+        raise KvcalcError("vLLM packs rows as fp8_ds_mla by itself, where a model has sparse MLA and fp8 is asked for", hint="use --kv-dtype fp8")
     if name not in known:
         raise KvcalcError(f"vLLM has no KV dtype {name}", hint=f"it has {', '.join(known)}")
+    if name not in older and not version.packs_groups:
+        raise KvcalcError(
+            f"how vLLM {version.number} stores {name}, or whether it has it, is not known", hint=f"use --engine vllm, or one of {', '.join(older)}"
+        )
     if name == "auto":
         return "auto" if facts.kv_dtype is None else facts.kv_dtype
     if name in ("bfloat16", "float16") and facts.dtype in ("bf16", "fp16") and _TYPED[facts.dtype] != name:
@@ -60,17 +68,3 @@ def turboquant_slot(dtype: str, k_dim: int, v_dim: int) -> int:
     k = k_dim if k_bits == 8 else -(-k_bits * k_dim // 8) + 2
     slot = k + -(-v_bits * v_dim // 8) + 4
     return slot + slot % 2
-
-
-def latent_bytes(dtype: str, width: int, model_bytes: int) -> int:
-    """Bytes of the latent and rotary key of one token in MLA, in a plain (not packed) row."""
-    return width if dtype in EIGHT_BIT else width * model_bytes
-
-
-def as_packing(dtype: str, model: str) -> str:
-    """The element type of this dtype as PACKINGS has it, for the plain formula: what surrounds the elements is the engine's."""
-    if dtype in SIXTEEN_BIT:
-        return model
-    if dtype in PACKINGS:
-        return dtype
-    return {"fp8_per_token_head": "fp8", "int8_per_token_head": "int8", "nvfp4_4over6": "nvfp4"}.get(dtype, "int4")

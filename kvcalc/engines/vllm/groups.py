@@ -30,8 +30,9 @@ class Grouping(NamedTuple):
         return -(-widest // self.rounding) * self.rounding
 
 
-def group(layout: Layout, alignment: int) -> Grouping:
-    """The rules in their order. `alignment` is the stride of sparse MLA rows, which counts for packed groups."""
+def group(layout: Layout, alignment: int, growth_percent: int) -> Grouping:
+    """The rules in their order. `alignment` is the stride of sparse MLA rows, which counts for packed groups; `growth_percent` is how much larger
+    than the smallest bucket the largest may be for groups to take its size."""
     specs = layout.specs
     if len({spec.same for spec in specs}) == 1:
         return Grouping((Group(specs),), 1)
@@ -39,7 +40,7 @@ def group(layout: Layout, alignment: int) -> Grouping:
         return Grouping((Group(specs),), 1)
     if layout.block_outermost and len({spec.page_bytes for spec in specs}) > 1:
         return Grouping(_packed(specs), lcm(alignment, *(spec.alignment for spec in specs)))
-    return Grouping(_equal_sized(_one_page_size(specs)), 1)
+    return Grouping(_equal_sized(_one_page_size(specs), growth_percent), 1)
 
 
 def uniform(specs: Sequence[PageSpec]) -> bool:
@@ -65,19 +66,19 @@ def _one_page_size(specs: Sequence[PageSpec]) -> tuple[PageSpec, ...]:
         if spec.family == "mamba" or rest:
             if rest and spec.cache.kernel == "mla":
                 raise KvcalcError("vLLM cannot bring the pages of this model's MLA and other layers to one size")
-            grown.append(spec._replace(page_bytes=largest))
+            grown.append(spec._replace(page_bytes=largest, own_bytes=spec.page_bytes if spec.own_bytes is None else spec.own_bytes))
         else:
             grown.append(spec._replace(page_bytes=largest, block=spec.block * ratio))
     return tuple(grown)
 
 
-def _equal_sized(specs: Sequence[PageSpec]) -> tuple[Group, ...]:
-    """Groups of as many layers as the smallest bucket has, or the largest where it is less than half as large again; the last may be short."""
+def _equal_sized(specs: Sequence[PageSpec], growth_percent: int) -> tuple[Group, ...]:
+    """Groups of as many layers as the smallest bucket has, or the largest where it is little larger; the last may be short."""
     buckets: dict[tuple[object, ...], list[PageSpec]] = {}
     for spec in specs:
         buckets.setdefault(spec.same, []).append(spec)
     smallest, largest = min(map(len, buckets.values())), max(map(len, buckets.values()))
-    size = largest if 2 * largest < 3 * smallest else smallest
+    size = largest if 100 * largest < growth_percent * smallest else smallest
     return tuple(each for bucket in buckets.values() for each in _dealt(bucket, -(-len(bucket) // size)))
 
 

@@ -6,7 +6,8 @@ from typing import Final, Literal, NamedTuple, assert_never
 
 from kvcalc.engines.base import Options, model_packing
 from kvcalc.engines.vllm.backends import DEFAULT_BLOCK, HOPPER, Attention, Backend, dense, is_blackwell, mla, no_backend, sparse_mla
-from kvcalc.engines.vllm.dtypes import EIGHT_BIT, TURBOQUANT, head_bytes
+from kvcalc.engines.vllm.dtypes import EIGHT_BIT, SPARSE_MLA_ROW, TURBOQUANT, head_bytes
+from kvcalc.engines.vllm.versions import Version
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Grows, ModelSpec, Once, Window
 from kvcalc.packing import PACKINGS
@@ -43,6 +44,8 @@ class PageSpec(NamedTuple):
     span: int = 0
     shape: tuple[object, ...] = ()
     alignment: int = 1
+    own_bytes: int | None = None
+    """The page before it was enlarged to that of other layers, for `block` tokens; None where it was not."""
 
     @property
     def same(self) -> tuple[object, ...]:
@@ -60,7 +63,7 @@ class Layout(NamedTuple):
     """Blocks of one request in each group of states."""
 
 
-def layout(spec: ModelSpec, options: Options, dtype: str, capability: int) -> Layout:
+def layout(spec: ModelSpec, options: Options, dtype: str, capability: int, version: Version) -> Layout:
     """The pages of every layer. Raises KvcalcError for what vLLM refuses."""
     model_type = spec.facts.model_type or ""
     if model_type in FP8_ON_BLACKWELL and is_blackwell(capability) and dtype == "auto":
@@ -71,15 +74,15 @@ def layout(spec: ModelSpec, options: Options, dtype: str, capability: int) -> La
     if options.draft_layers:
         caches += [(len(spec.layers) - 1, cache) for layer in spec.draft_layers for cache in layer.caches]
     if any(cache.kernel == "mla" and isinstance(cache.retention, Window) for _, cache in caches):
-        return _compressed(spec, options, dtype, capability, caches)
-    return _Pages(spec, options, dtype, capability, caches).layout()
+        return _compressed(options, dtype, capability, caches)
+    return _Pages(spec, options, dtype, capability, caches, version).layout()
 
 
 class _Pages:
     """The pages of a model whose layers are attention, MLA, index keys and states."""
 
-    def __init__(self, spec: ModelSpec, options: Options, dtype: str, capability: int, caches: Sequence[tuple[int, Cache]]) -> None:
-        self.spec, self.options, self.dtype, self.capability, self.caches = spec, options, dtype, capability, caches
+    def __init__(self, spec: ModelSpec, options: Options, dtype: str, capability: int, caches: Sequence[tuple[int, Cache]], version: Version) -> None:
+        self.spec, self.options, self.dtype, self.capability, self.caches, self.version = spec, options, dtype, capability, caches, version
         self.model_type = spec.facts.model_type or ""
         self.model = model_packing(spec.facts)[0]
         self.kernels = {cache.kernel for _, cache in caches}
@@ -100,7 +103,7 @@ class _Pages:
                 token = self._token_bytes(backends)
                 block = max(block, self._aligned_block(natural, token, block, align, [backend.block for backend in backends.values()]))
                 state_page = block * token
-                if self.options.prefix_caching:
+                if self.options.prefix_caching and self.version.copies_states:
                     state_blocks += 1 + checkpoint
         specs = tuple(self._page(index, cache, block, backends, state_page) for index, cache in self.caches)
         return Layout(specs, self.packed_groups, self.dtype, state_blocks)
@@ -117,13 +120,18 @@ class _Pages:
                 return dense(Attention(width, width, full_causal=True), self.dtype, self.capability, given)
             case "mla" if "indexer" in self.kernels:
                 width = sum(plane.width for plane in cache.planes)
-                return sparse_mla(self.dtype, self.capability, given, width, self.options.dcp).backend
+                return self._sparse(width, given)
             case "mla":
                 rope = sum(plane.width for plane in cache.planes if plane.role == "rope")
                 nope = None if cache.expanded is None else cache.expanded[0] - rope
                 return mla(self.dtype, self.capability, given, nope)
             case _:
                 return dense(self._attention(cache), self.dtype, self.capability, given)
+
+    def _sparse(self, width: int, given: int | None) -> Backend:
+        if not self.version.stores_v_apart and self.dtype in ("auto", *EIGHT_BIT):
+            return Backend("FLASHMLA_SPARSE", 64, SPARSE_MLA_ROW)  # 0.11: `auto` and fp8 both mean fp8_ds_mla
+        return sparse_mla(self.dtype, self.capability, given, width, self.options.dcp).backend
 
     def _attention(self, cache: Cache) -> Attention:
         k, v = cache.planes
@@ -156,10 +164,14 @@ class _Pages:
         least = DEFAULT_BLOCK * 2
         return align * -(-least // align)
 
+    @property
+    def _checkpoints(self) -> bool:
+        return self.options.prefix_caching and self.version.checkpoints_states
+
     def _state_alignment(self) -> tuple[int, int]:
         """The tokens to which states are checkpointed, and the blocks that a checkpoint takes; both only with prefix caching."""
         hopper_or_newer = self.capability >= HOPPER
-        if not self.options.prefix_caching:
+        if not self._checkpoints:
             return 1, 0
         if "mamba2" in self.kernels:
             return 1, 1
@@ -204,17 +216,17 @@ class _Pages:
                 rows = cache.planes[0]
                 return PageSpec(index, cache, "ring", rows.heads, rows.heads * rows.width * PACKINGS[rows.dtype].size_bytes)
             case Once():
-                size = state_page if self.attends else self._state_bytes(cache)
-                return PageSpec(index, cache, "mamba", block, size, shape=(cache.kernel, self._state_bytes(cache)))
+                own = self._state_bytes(cache)
+                return PageSpec(index, cache, "mamba", block, state_page if self.attends else own, shape=(cache.kernel, own), own_bytes=own)
             case Grows(stride=stride) if cache.kernel == "indexer":
                 return self._index_page(index, cache, block, stride)
             case Grows():
                 family: Family = "full"
                 span = 0
             case Window(size=size):
-                family, span = ("sliding", size) if self._slides("window") else ("full", 0)
+                family, span = ("sliding", size) if self._bounded and not self.version.one_kind_of_layer else ("full", 0)
             case Chunk(size=size):
-                family, span = ("chunked", size) if self._slides("chunk") else ("full", 0)
+                family, span = ("chunked", size) if self._bounded and self.version.keeps_chunks else ("full", 0)
             case Encoder():
                 family, span = "cross", 0
             case unreachable:
@@ -224,9 +236,9 @@ class _Pages:
         planes = tuple((plane.heads, plane.width) for plane in cache.planes)
         return PageSpec(index, cache, family, block, block * row, span, (planes, packed))
 
-    def _slides(self, kind: str) -> bool:
+    @property
+    def _bounded(self) -> bool:
         """Whether layers of bounded span are allocated as such: not with the hybrid manager off, if the model has layers that keep all."""
-        del kind
         return self.options.hybrid_manager or not any(isinstance(cache.retention, Grows) for _, cache in self.caches)
 
     def _stays_sixteen_bit(self, index: int) -> bool:
@@ -286,7 +298,7 @@ def _pooled_alignment(row: int, stride: int) -> int:
 # DeepSeek-V4 and V4.1
 
 
-def _compressed(spec: ModelSpec, options: Options, dtype: str, capability: int, caches: Sequence[tuple[int, Cache]]) -> Layout:
+def _compressed(options: Options, dtype: str, capability: int, caches: Sequence[tuple[int, Cache]]) -> Layout:
     """Windows of latents, compressed latents and index keys, and the fp32 rows of compressors, each in pages of its own size."""
     if dtype not in ("auto", *EIGHT_BIT[:2]):
         raise KvcalcError(f"vLLM: DeepSeek-V4 stores packed fp8 rows only, not {dtype}", hint="use --kv-dtype fp8 or auto")
@@ -336,5 +348,3 @@ def _compressed_page(index: int, cache: Cache, sizes: _V4Sizes) -> PageSpec:
 
 def _up(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
-
-

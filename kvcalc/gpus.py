@@ -1,0 +1,125 @@
+"""The GPU catalogue: what a person or nvidia-smi calls a card, to what is known of it. Reads gpus.yaml beside this file and nothing else."""
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+
+from kvcalc.engines.base import Device
+from kvcalc.errors import KvcalcError
+from kvcalc.layers import Frozen, Size
+from kvcalc.units import BINARY_UNITS
+
+
+class Gpu(Frozen):
+    """One card (of a board with several GPUs, one of these). `memory_gib` is what `memory_by` reports, `memory_gb` what is sold; None where not known."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    vendor: Literal["NVIDIA", "AMD", "Intel", "Apple"]
+    capability: str | None = None
+    memory_gb: Size | None = None
+    memory_gib: str | None = None
+    memory_by: str | None = None
+    source: str
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """All memory as the runtime reports it."""
+        return None if self.memory_gib is None else int(Decimal(self.memory_gib) * BINARY_UNITS["GiB"])
+
+    @property
+    def size_class_bytes(self) -> int | None:
+        """The same, or what is sold where no report is known: near enough to tell large cards from small."""
+        sold = None if self.memory_gb is None else self.memory_gb * 10**9
+        return sold if self.memory_bytes is None else self.memory_bytes
+
+
+class GpuMatch(Frozen):
+    """The cards that a name can mean: one, or variants that differ in memory or form."""
+
+    asked: str
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def name(self) -> str:
+        return self.gpus[0].name if len(self.gpus) == 1 else self.asked
+
+    def memory_bytes(self) -> int:
+        """Memory of one card. Raises KvcalcError where the variants differ in it, or none is known."""
+        known = {gpu.memory_bytes for gpu in self.gpus if gpu.memory_bytes is not None}
+        sold = {gpu.memory_gb for gpu in self.gpus}
+        if len(sold) > 1:
+            raise KvcalcError(f"{self.asked} may be {_listed(self.gpus)}", hint="name the one you mean, or state its memory with --gpu-mem")
+        if not known:
+            raise KvcalcError(f"how much memory {self.name} reports is not known", hint="state it with --gpu-mem, as nvidia-smi or torch shows it")
+        return min(known)
+
+    def device(self, memory_bytes: int | None = None) -> Device:
+        """The card as engines see it, with its memory or the one that is stated."""
+        capabilities = {gpu.capability for gpu in self.gpus}
+        if len(capabilities) > 1:
+            raise KvcalcError(f"{self.asked} may be {_listed(self.gpus)}", hint="name the one you mean")
+        capability = capabilities.pop()
+        sizes = {gpu.size_class_bytes for gpu in self.gpus}
+        size = memory_bytes if memory_bytes is not None else min((size for size in sizes if size is not None), default=None)
+        return Device(self.name, None if capability is None else int(capability.replace(".", "")), size)
+
+
+def find_gpu(text: str) -> GpuMatch:
+    """The cards that `text` names, in any case, with or without make and line. Raises KvcalcError with near names where there is none."""
+    wanted = _words(text)
+    matches = [
+        (min(sizes), gpu) for gpu in gpus() if (sizes := [len(words - wanted) for words in _names(gpu) if wanted and wanted <= words <= wanted | _extra(words)])
+    ]
+    if not matches:
+        raise KvcalcError(f"GPU {text[:60]!r} is not in the catalogue", hint=f"{_near(text)} state its memory with --gpu-mem")
+    exact = [gpu for missing, gpu in matches if missing == 0]
+    return GpuMatch(asked=text.strip(), gpus=tuple(exact or [gpu for _, gpu in matches]))
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """The whole catalogue, in its own order."""
+    import yaml  # a question without a GPU does without
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    rows: Any = yaml.load(Path(__file__).with_name("gpus.yaml").read_bytes(), Loader=loader)  # noqa: S506 (both loaders are safe ones)
+    return tuple(TypeAdapter(list[Gpu]).validate_python([{**row, "aliases": tuple(row.get("aliases", ()))} for row in rows]))
+
+
+_MAKES: Final = frozenset({"nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "r", "tm", "gpu", "graphics", "generation", "corporation"})
+"""Words that a name may have or lack without meaning another card."""
+_VARIANT: Final = re.compile(r"\d+gb|pcie|sxm\d?|oam|nvl|hbm\d?e?|one|of|four|dgx|spark|server|workstation|edition|rtx|gtx|rx")
+"""Words that tell variants of one card apart, and that a name may leave out."""
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words of a name: "RTX4090", "rtx 4090" and "NVIDIA GeForce RTX 4090" alike, "80G" as "80GB"."""
+    plain = re.sub(r"\b(rtx|gtx|rx|mi)[ -]?(?=\d)", r"\1 ", text.lower())
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(\d+) ?gi?b?\b", r"\1gb", plain))
+    return frozenset(words) - _MAKES
+
+
+def _names(gpu: Gpu) -> Iterable[frozenset[str]]:
+    return map(_words, (gpu.name, *gpu.aliases))
+
+
+def _extra(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(word for word in words if _VARIANT.fullmatch(word))
+
+
+def _listed(found: Iterable[Gpu]) -> str:
+    return " or ".join(gpu.name for gpu in found)
+
+
+def _near(text: str) -> str:
+    from difflib import get_close_matches  # only a typo needs it
+
+    names = {" ".join(sorted(words)): gpu.name for gpu in reversed(gpus()) for named in _names(gpu) for words in (named, named - _extra(named))}
+    near = dict.fromkeys(names[match] for match in get_close_matches(" ".join(sorted(_words(text))), names, n=4, cutoff=0.5))
+    return f"did you mean {', '.join(near)}? Or" if near else "Instead,"
