@@ -87,7 +87,14 @@ Context = Annotated[
 Batch = Annotated[int, typer.Option("--batch", "-b", **COUNT, help="Requests held at the same time (in each replica).")]
 KvDtypeOption = Annotated[
     KvDtype,
-    typer.Option("--kv-dtype", "--kv-cache-dtype", parser=_parser(parse_kv_dtype), metavar="DTYPE", help="auto, a name such as fp8 or q8_0, or k=NAME,v=NAME."),
+    typer.Option(
+        "--kv-dtype",
+        "--kv-cache-dtype",
+        parser=_parser(parse_kv_dtype),
+        metavar="DTYPE",
+        show_default="auto",
+        help="auto, a name such as fp8 or q8_0, or k=NAME,v=NAME.",
+    ),
 ]
 EngineName = Annotated[str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm, an older one as vllm@0.11, or ideal (the bare formula).")]
 GpuName = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, as nvidia-smi or a person writes it.")]
@@ -304,7 +311,8 @@ def fit(
         budget = stated_budget(kv_mem, None if card is None else card.name)
     else:
         memory_bytes = gpu_mem if gpu_mem is not None or card is None else card.memory_bytes()
-        budget = gpu_budget(found.spec, rules, options, GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes), utilization, weights)
+        info = GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes)
+        budget = gpu_budget(found.spec, rules, options, info, utilization=utilization, weights_bytes=weights)
     result = compute(found.spec, rules, options, budget, Asked(found.name, found.source, found.served_as, length, batch))
     if as_json:
         print(result.to_json())

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvcalc.engines.base import Engine, LayerKind, LayerUse, Options, PlaneUse
-from kvcalc.layers import ModelSpec, Note, PlainFormula
 from kvcalc.engines.ideal import IDEAL
+from kvcalc.layers import ModelSpec, Note, PlainFormula
 from kvcalc.packing import PACKINGS, KvDtype
 from kvcalc.results import Estimate, LayerRow, ModelInfo, Parallel, PerQueryHead
 from kvcalc.units import format_bytes, format_ratio
@@ -19,7 +19,8 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
     rows = rows_of_one_copy(spec, options, plan.kv_dtype, context)
     plain = spec.plain_formula
     plain_bytes = None if plain is None else formula_bytes(plain, plan.kv_dtype, context, batch)
-    notes = [*spec.notes, *plan.notes, *length_notes(spec, context), *_formula_notes(rows, plain_bytes, context, batch)]
+    beside = _formula_notes(rows, plain_bytes, context, batch) if engine.version is None else _engine_notes(rows, plan.total_bytes(context, 1) // options.dp)
+    notes = [*spec.notes, *plan.notes, *length_notes(spec, context), *beside]
     return Estimate(
         model=model_info(spec, name, source),
         engine=engine.name,
@@ -115,6 +116,15 @@ def _formula_notes(one_copy: Sequence[LayerUse], plain_bytes: int | None, contex
     factor = f"{format_ratio(plain_bytes, true_bytes)} too high" if plain_bytes > true_bytes else f"{format_ratio(true_bytes, plain_bytes)} too low"
     text = f"2 L n H_kv d_h b alone gives {format_bytes(plain_bytes)}, {factor}: {_reasons(one_copy, context)}"
     return [Note(code="formula", text=text)]
+
+
+def _engine_notes(one_copy: Sequence[LayerUse], replica_bytes: int) -> list[Note]:
+    """What an engine holds for a request beside the rows that the model keeps."""
+    kept = sum(use.size_bytes for use in one_copy)
+    if not one_copy or kept == replica_bytes:
+        return []
+    text = f"the rows of one request are {format_bytes(kept)}, of {format_bytes(replica_bytes)} that the engine holds for it; `kvcalc fit` names the rest"
+    return [Note(code="engine", text=text)]
 
 
 _REASONS: dict[LayerKind, str] = {

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Final, NamedTuple
+from math import ceil
+from typing import Final, Literal, NamedTuple
 
 from kvcalc.engines.base import Engine, Options, Plan
 from kvcalc.engines.ideal import IDEAL
@@ -48,7 +49,7 @@ def stated_budget(kv_bytes: int, gpu_name: str | None) -> Budget:
     return Budget(GpuInfo(name=gpu_name, memory_bytes=None), Memory(kv_bytes=kv_bytes), {}, (), stated=True)
 
 
-def gpu_budget(spec: ModelSpec, engine: Engine, options: Options, gpu: GpuInfo, utilization: Decimal | None, weights_bytes: int | None) -> Budget:
+def gpu_budget(spec: ModelSpec, engine: Engine, options: Options, gpu: GpuInfo, *, utilization: Decimal | None, weights_bytes: int | None) -> Budget:
     """What a GPU leaves for the cache: utilisation x memory - weights - a flat reserve. `weights_bytes` are those of the whole checkpoint.
 
     Raises KvcalcError where the size of the weights is not known.
@@ -56,7 +57,7 @@ def gpu_budget(spec: ModelSpec, engine: Engine, options: Options, gpu: GpuInfo, 
     if gpu.memory_bytes is None:
         raise KvcalcError("the memory of the GPU is not known", hint="state it with --gpu-mem")
     part = Decimal(engine.utilization_percent) / 100 if utilization is None else utilization
-    usable = -int(-(part * gpu.memory_bytes) // 1)
+    usable = ceil(part * gpu.memory_bytes)
     checkpoint, notes = (weights_bytes, ()) if weights_bytes is not None else _checkpoint_bytes(spec)
     weights = -(-checkpoint // (options.tp * options.pp))
     left = usable - weights - FLAT_RESERVE_BYTES
@@ -95,6 +96,7 @@ def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked
     longest = longest_request(lambda tokens: plan.need(tokens)[0] <= usable, max(asked.context, spec.facts.max_context or 0))
     fits = asked.batch * need <= usable
     held = plan.capacity(blocks, asked.context)
+    limit = _limit(budget, plan, usable // need if need else 0)
     words = plan.command(asked.served_as, asked.context, kv_bytes if budget.stated else None, None if budget.utilization is None else str(budget.utilization))
     return Fit(
         model=model_info(spec, asked.name, asked.source),
@@ -118,12 +120,12 @@ def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked
             request_bytes=need * pool.unit_bytes,
         ),
         fits=fits,
-        limited_by=_limit(budget, plan, usable // need if need else 0),
+        limited_by=limit,
         lengths=tuple(_length(plan, usable, tokens) for tokens in _lengths(spec, asked.context)),
         division=_division(spec, plan, options, kv_bytes, asked.context),
         advice=() if fits else tuple(_advice(plan, budget, asked, longest)),
         commands={engine.name: " ".join(words)} if words else {},
-        notes=(*spec.notes, *plan.notes, *budget.notes, *length_notes(spec, asked.context)),
+        notes=(*spec.notes, *plan.notes, *budget.notes, *length_notes(spec, asked.context), *_scheduler_notes(limit, plan)),
     )
 
 
@@ -151,10 +153,16 @@ def _length(plan: Plan, usable: int, tokens: int) -> LengthRow:
     return LengthRow(context=tokens, requests=requests, tokens=requests * tokens, request_bytes=need * plan.pools[0].unit_bytes)
 
 
-def _limit(budget: Budget, plan: Plan, requests: int) -> str:
-    if budget.memory.kv_bytes == 0:
+def _limit(budget: Budget, plan: Plan, requests: int) -> Literal["kv_bytes", "max_seqs", "weights"]:
+    if budget.memory.kv_bytes == 0 and not budget.stated:
         return "weights"
     return "max_seqs" if plan.max_requests is not None and requests > plan.max_requests else "kv_bytes"
+
+
+def _scheduler_notes(limit: str, plan: Plan) -> list[Note]:
+    if limit != "max_seqs":
+        return []
+    return [Note(code="max-seqs", text=f"the scheduler runs at most {plan.max_requests:,} requests at once, fewer than memory holds: --max-seqs raises it")]
 
 
 def _advice(plan: Plan, budget: Budget, asked: Asked, longest: int) -> list[str]:
@@ -183,18 +191,17 @@ def _division(spec: ModelSpec, plan: Plan, options: Options, kv_bytes: int, cont
     free = kv_bytes * options.tp * options.pp
     by_formula = formula_bytes(plain, plan.kv_dtype, context, 1)
     by_engine = plan.total_bytes(context, 1) // options.dp
+    differences = _differences(spec, plan, options, context, by_formula=by_formula, by_engine=by_engine)
     return Division(
         tokens=free * context // by_formula,
         requests=free / by_formula,
         request_bytes=by_formula,
         engine_request_bytes=by_engine,
-        differences=tuple(
-            Difference(cause=cause, bytes=size) for cause, size in _differences(spec, plan, options, context, by_formula, by_engine).items() if size
-        ),
+        differences=tuple(Difference(cause=cause, bytes=size) for cause, size in differences.items() if size),
     )
 
 
-def _differences(spec: ModelSpec, plan: Plan, options: Options, context: int, by_formula: int, by_engine: int) -> dict[str, int]:
+def _differences(spec: ModelSpec, plan: Plan, options: Options, context: int, *, by_formula: int, by_engine: int) -> dict[str, int]:
     """From the formula's bytes to the engine's, in steps that sum: what the layers keep, what is copied between GPUs, what the engine adds."""
     rows = rows_of_one_copy(spec, options, plan.kv_dtype, context)
     if not rows:

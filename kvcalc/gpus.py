@@ -94,13 +94,13 @@ def gpus() -> tuple[Gpu, ...]:
 
 _MAKES: Final = frozenset({"nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "r", "tm", "gpu", "graphics", "generation", "corporation"})
 """Words that a name may have or lack without meaning another card."""
-_VARIANT: Final = re.compile(r"\d+gb|pcie|sxm\d?|oam|nvl|hbm\d?e?|one|of|four|dgx|spark|server|workstation|edition|rtx|gtx|rx")
+_VARIANT: Final = re.compile(r"\d+gb|pcie|sxm\d?|oam|nvl|hbm\d?e?|one|of|four|dgx|spark|server|workstation|edition|rtx|gtx|rx|1[46]|core|cpu")
 """Words that tell variants of one card apart, and that a name may leave out."""
 
 
 def _words(text: str) -> frozenset[str]:
     """The words of a name: "RTX4090", "rtx 4090" and "NVIDIA GeForce RTX 4090" alike, "80G" as "80GB"."""
-    plain = re.sub(r"\b(rtx|gtx|rx|mi)[ -]?(?=\d)", r"\1 ", text.lower())
+    plain = re.sub(r"\b(rtx|gtx|rx|mi)[ -]?(?=\d)", r"\1 ", re.sub(r"(sxm)\d", r"\1", text.lower()))
     words = re.findall(r"[a-z0-9]+", re.sub(r"(\d+) ?gi?b?\b", r"\1gb", plain))
     return frozenset(words) - _MAKES
 

@@ -56,6 +56,24 @@ REFUSED = [
     (("estimate", "-m", "llama-3-8b", "--tp", "3"), 3, "neither divides the 8 KV heads"),
     (("estimate", "-m", "llama-3-8b", "--pp", "33"), 3, "more than the 32 layers"),
     (("estimate", "-m", "llama-3-8b", "--dcp", "2"), 3, "--dcp 2"),
+    (("estimate", "-m", "llama-3-8b", "--kv-dtype", "int4_per_token_head"), 3, "depends on the engine"),
+    (("estimate", "-m", "llama-3-8b", "--engine", "vllm@0.5"), 3, "vLLM 0.5 is not modelled"),
+    (("estimate", "-m", "llama-3-8b", "--engine", "vllm", "--gpu", "h1oo"), 3, "H100"),
+    (("estimate", "-m", "llama-3-8b", "--mamba-ssm-cache-dtype", "int8"), 2, "unknown state dtype"),
+    (("fit", "-m", "llama-3-8b"), 2, "say what memory there is"),
+    (("fit", "--gpu-mem", "80GiB"), 2, "give --model"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80G"), 2, "80GiB or 80GB"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--utilization", "0"), 2, "above 0"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--utilization", "1.2"), 2, "above 0"),
+    (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--utilization", "0.9"), 2, "--utilization has nothing to say"),
+    (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--weights", "9GiB"), 2, "--weights has nothing to say"),
+    (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--block-size", "0"), 2, "at least 1"),
+    (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--block-size", "-16"), 2, "is not a count"),
+    (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--json", "--quiet"), 2, "give one of them"),
+    (("fit", "-m", "llama-3-8b", "--gpu", "h100"), 3, "name the one you mean"),
+    (("fit", "-m", "llama-3-8b", "--gpu", "h100 nvl"), 3, "state it with --gpu-mem"),
+    (("fit", "-m", "mamba-2.8b", "-c", "8", "--kv-mem", "20GiB", "--engine", "vllm@0.6"), 3, "outside its KV pool"),
+    (("fit", *SHAPE, "--gpu-mem", "80GiB"), 3, "--weights"),
     (("models", "--family", "lama"), 3, "no preset is of the family"),
     (("estimate", "-m", "org/model"), 4, "HF_HUB_OFFLINE"),
 ]
@@ -80,11 +98,13 @@ def test_refused_in_one_clear_line(words: tuple[str, ...], code: int, said: str)
 def test_help_names_every_command_and_every_option() -> None:
     whole = kvcalc("--help")
     assert whole.code == 0
-    for command in ("estimate", "models"):
+    for command in ("estimate", "fit", "models"):
         assert command in whole.out
         assert kvcalc(command, "--help").code == 0
     for option in ("--model", "--context", "--batch", "--kv-dtype", "--tp", "--pp", "--dp", "--dcp", "--encoder-tokens", "--revision", "--json", "--quiet"):
         assert option in kvcalc("estimate", "--help").out
+    for option in ("--gpu-mem", "--kv-mem", "--utilization", "--weights", "--gpu", "--block-size", "--max-seqs", "--max-batched-tokens", "--quiet"):
+        assert option in kvcalc("fit", "--help").out
     assert kvcalc().code == 2
     assert kvcalc().err == whole.out
 
@@ -110,6 +130,67 @@ def test_json_is_the_contract() -> None:
     assert answer["notes"] == []
 
 
+def test_fit_is_the_contract() -> None:
+    """Llama-3-8B in 20 GiB: vLLM 0.33.0 itself plans 10,240 blocks, 163,840 tokens, 20.00x."""
+    done = kvcalc("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--gpu", "h100", "--json")
+    assert done.code == 0
+    answer = done.json
+    assert (answer["schema"], answer["engine"], answer["engine_version"]) == (1, "vllm", "0.33.0")
+    assert answer["gpu"] == {"name": "h100", "memory_bytes": None}
+    assert answer["memory"]["kv_bytes"] == 20 << 30
+    assert answer["memory_range"] == {}
+    assert answer["capacity"] == {
+        "requests": 20.0,
+        "tokens": 163_840,
+        "max_context": 8192,
+        "blocks": 10_240,
+        "block_tokens": 16,
+        "block_bytes": 2 << 20,
+        "request_bytes": 1 << 30,
+    }
+    assert (answer["fits"], answer["limited_by"], answer["gpus"], answer["batch"]) == (True, "kv_bytes", 1, 1)
+    assert [row["context"] for row in answer["lengths"]] == [1024, 4096, 8192]
+    assert answer["division"]["differences"] == []
+    assert answer["commands"] == {"vllm": "vllm serve meta-llama/Meta-Llama-3-8B --max-model-len 8192 --kv-cache-memory-bytes 21474836480"}
+
+
+def test_fit_exits_1_where_it_does_not_fit_and_still_answers() -> None:
+    done = kvcalc("fit", "-m", "llama-3.1-8b", "--kv-mem", "4GiB", "--json")
+    assert done.code == 1
+    assert (done.json["fits"], done.json["capacity"]["max_context"]) == (False, 32_752)
+    screen = kvcalc("fit", "-m", "llama-3.1-8b", "--kv-mem", "4GiB")
+    assert screen.code == 1
+    assert "does not fit" in screen.out
+    assert "--context 32752" in screen.out
+
+
+def test_fit_quiet_is_whole_requests() -> None:
+    """20.00x by vLLM's own count, of which the null block takes one."""
+    assert kvcalc("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--quiet").out == "19\n"
+
+
+def test_a_serve_command_can_be_pasted() -> None:
+    words = "--max-model-len 8192 --tensor-parallel-size 2 --gpu-memory-utilization 0.9 --max-num-seqs 64 --max-num-batched-tokens 4096 --enforce-eager"
+    answer = kvcalc("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", *words.split(), "--no-enable-prefix-caching", "--kv-cache-dtype", "fp8", "--json").json
+    assert answer["commands"]["vllm"].split()[3:] == [
+        *("--max-model-len", "8192", "--tensor-parallel-size", "2", "--kv-cache-dtype", "fp8", "--gpu-memory-utilization", "0.9"),
+        *("--max-num-batched-tokens", "4096", "--max-num-seqs", "64", "--enforce-eager", "--no-enable-prefix-caching"),
+    ]
+
+
+def test_estimate_counts_blocks_for_an_engine_that_has_them() -> None:
+    answer = kvcalc("estimate", "-m", "gemma-3-27b", "--engine", "vllm", "--gpu", "h100", "--context", "8192", "--json").json
+    assert answer["formula"] == "3,590 x 1,310,720 x 1"
+    assert answer["request_bytes"] == 3590 * 1_310_720
+    assert sum(row["bytes"] for row in answer["layers"]) == 3590 * 1_310_720
+    assert {note["code"] for note in answer["notes"]} == {"engine"}
+
+
+def test_an_option_that_the_engine_has_not_is_named() -> None:
+    answer = kvcalc("estimate", "-m", "llama-3-8b", "--block-size", "32", "--gpu", "l4", "--json").json
+    assert [note["text"] for note in answer["notes"]] == ["ideal does not use --gpu, --block-size"]
+
+
 def test_models_as_json_as_names_and_for_a_reader() -> None:
     assert [row["name"] for row in kvcalc("models", "--json").json["models"]] == preset_names()
     assert kvcalc("models", "--quiet").out.split() == preset_names()
@@ -119,10 +200,10 @@ def test_models_as_json_as_names_and_for_a_reader() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    for words in (("estimate", "-m", "gpt-oss-20b", "--context", "32768"), ("models", "--family", "qwen")):
+    for words in (("estimate", "-m", "gpt-oss-20b", "--context", "32768"), ("fit", "-m", "gpt-oss-20b", "--kv-mem", "20GiB"), ("models", "--family", "qwen")):
         done = kvcalc(*words, env={"COLUMNS": str(width)})
         assert done.code == 0
-        assert max(map(len, (line for line in done.out.splitlines() if not line.startswith("  = ")))) <= width
+        assert max(map(len, (line for line in done.out.splitlines() if not line.startswith(("  = ", "vllm serve"))))) <= width
         assert "\x1b" not in done.out
 
 

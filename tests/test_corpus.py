@@ -9,9 +9,12 @@ import pytest
 
 from kvcalc.engines.base import Options
 from kvcalc.engines.ideal import IDEAL
+from kvcalc.engines.vllm import NEWEST_VLLM
 from kvcalc.errors import KvcalcError
 from kvcalc.families import read_config
-from kvcalc.packing import parse_kv_dtype
+from kvcalc.gpus import find_gpu
+from kvcalc.layers import ModelSpec
+from kvcalc.packing import parse_kv_dtype, parse_state_dtype
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 GEOMETRY = SHARED / "golden" / "geometry.jsonl"
@@ -52,3 +55,47 @@ def test_every_config_is_answered_right_or_refused_for_a_reason(row: dict[str, A
         return
     for tokens in {8, 1 << 20, *(window + more for window in windows for more in (-1, 0, 1))}:
         assert plan.need(tokens) == (held(row, tokens),)
+
+
+# Plans that vLLM's own code made for the same configs.
+
+PLANS_FILE = SHARED / "golden" / "vllm.jsonl"
+PLANS = [json.loads(line) for line in PLANS_FILE.read_text().splitlines()] if PLANS_FILE.is_file() else []
+
+
+@pytest.mark.skipif(not PLANS, reason="no collection of plans beside the checkout")
+@pytest.mark.parametrize("folder", sorted({row["config_dir"] for row in PLANS}))
+def test_every_plan_is_that_of_vllm(folder: str) -> None:
+    spec = read(folder)
+    for row in (row for row in PLANS if row["config_dir"] == folder):
+        plan = NEWEST_VLLM.plan(spec, vllm_options(row["args"], row["max_num_batched_tokens"], row["max_num_seqs"]))
+        blocks = row["available_bytes"] // plan.pools[0].unit_bytes
+        held = plan.capacity(blocks, row["max_model_len"])
+        assert (blocks, held.tokens) == (row["num_blocks"], row["kv_cache_size_tokens"]), row["args"]
+        assert held.requests == pytest.approx(row["max_concurrency"], rel=1e-6), row["args"]
+        if row["args"].get("pp", 1) == 1:
+            assert plan.pools[0].unit_bytes == row["bytes_per_block"], row["args"]
+
+
+def read(folder: str) -> ModelSpec:
+    path = SHARED / "corpus" / "configs" / folder
+    beside = path / "hf_quant_config.json"
+    quant = json.loads(beside.read_bytes()) if beside.is_file() else None
+    return read_config(json.loads((path / "config.json").read_bytes(), parse_float=Decimal), hf_quant_config=quant)
+
+
+def vllm_options(args: dict[str, Any], batched_tokens: int, seqs: int) -> Options:
+    return Options(
+        kv_dtype=parse_kv_dtype(args.get("kv_dtype", "auto")),
+        tp=args.get("tp", 1),
+        pp=args.get("pp", 1),
+        dcp=args.get("dcp", 1),
+        device=find_gpu(args["gpu"]).device(),
+        max_batched_tokens=batched_tokens,
+        max_seqs=seqs,
+        block_size=args.get("block_size"),
+        state_dtype=parse_state_dtype(args.get("mamba_ssm_cache_dtype", "auto")),
+        prefix_caching=not args.get("no_prefix_caching"),
+        hybrid_manager=not args.get("no_hybrid_manager"),
+        async_scheduling=not args.get("no_async"),
+    )

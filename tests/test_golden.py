@@ -45,7 +45,7 @@ def described(row: dict[str, Any]) -> Model:
         return load_model(row["model"])
     if "shape" in row:
         return model_from_shape(*row["shape"])
-    return Model("config", "the table", read_config(row["config"]))
+    return Model("config", "the table", read_config(row["config"]), "config")
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.get('model', row.get('shape', 'config'))}-{row.get('dtype', 'bf16')}-{row['context']}")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.packing import PACKINGS, KvDtype, parse_kv_dtype
+from kvcalc.packing import ENGINE_DTYPES, PACKINGS, KvDtype, parse_kv_dtype, parse_state_dtype
 
 # Bytes of 4,096 elements, from bytes an element: llama.cpp's block_* structs (q8_0 1.0625, q5_1 0.75, q5_0 0.6875, q4_1 0.625, q4_0 and iq4_nl
 # 0.5625), nvfp4 0.5625 (4 bits and an fp8 scale for 16), mxfp4 0.53125 (4 bits and 8 for 32).
@@ -79,3 +79,23 @@ def test_both_sides_alike_are_written_as_one() -> None:
     assert str(parse_kv_dtype("fp8")) == "fp8"
     assert str(parse_kv_dtype("k=q8_0,v=q4_0")) == "k=q8_0,v=q4_0"
     assert parse_kv_dtype("k=auto,v=fp8").resolved("bf16") == KvDtype("bf16", "fp8")
+
+
+@pytest.mark.parametrize(("name", "k_bytes", "v_bytes"), [("int4_per_token_head", 64, 64), ("turboquant_k8v4", 128, 64), ("turboquant_3bit_nc", 48, 48)])
+def test_types_of_one_engine_have_elements_of_their_own(name: str, k_bytes: int, v_bytes: int) -> None:
+    """128 elements of K and of V, by the bits in the name, without scales."""
+    assert name in ENGINE_DTYPES
+    k, v = parse_kv_dtype(name).elements()
+    assert (k.row_bytes(128), v.row_bytes(128)) == (k_bytes, v_bytes)
+
+
+@pytest.mark.parametrize(("text", "name"), [("float32", "fp32"), ("bfloat16", "bf16"), ("FP16", "fp16"), ("auto", None)])
+def test_state_dtype_is_read(text: str, name: str | None) -> None:
+    assert parse_state_dtype(text) == name
+
+
+@pytest.mark.parametrize("text", ["fp8", "q8_0", ""])
+def test_state_dtype_is_refused(text: str) -> None:
+    with pytest.raises(KvcalcError) as refused:
+        parse_state_dtype(text)
+    assert refused.value.code == ExitCode.USAGE

@@ -1,11 +1,13 @@
 """Sizes and counts: what is read, what is refused, and that nothing is lost on the way."""
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.units import BINARY_UNITS, DECIMAL_UNITS, MAX_BYTES, MAX_TOKENS, binary_unit, format_bytes, format_ratio, parse_bytes, parse_count
+from kvcalc.units import BINARY_UNITS, DECIMAL_UNITS, MAX_BYTES, MAX_TOKENS, binary_unit, format_bytes, format_ratio, parse_bytes, parse_count, parse_part
 
 SIZES = [
     ("80GiB", 85_899_345_920),
@@ -33,7 +35,6 @@ BAD_SIZES = [
     ("80XB", "unknown unit"),
     ("1e3GiB", "is not a size"),
     ("1.5B", "whole number of bytes"),
-    ("0.3KiB", "whole number of bytes"),
     ("1,5GiB", "is not a size"),
     ("inf", "is not a size"),
     ("nanGiB", "is not a size"),
@@ -85,9 +86,33 @@ def test_size_is_refused(text: str, said: str) -> None:
     assert len(refused.value.message) < 200
 
 
-def test_a_fraction_of_a_gib_that_is_no_whole_number_of_bytes_is_refused() -> None:
-    with pytest.raises(KvcalcError, match="whole number of bytes"):
-        parse_bytes("79.2GiB")
+def test_a_part_of_a_byte_in_the_figure_of_a_log_is_dropped() -> None:
+    assert parse_bytes("79.2GiB") == 79 * (1 << 30) + 214_748_364
+    assert parse_bytes("0.3KiB") == 307
+
+
+PARTS = [("0.9", "0.9"), ("1", "1"), (" .5 ", "0.5"), ("1e-1", "0.1")]
+BAD_PARTS = [
+    ("0", "above 0"),
+    ("1.01", "above 0"),
+    ("-0.5", "above 0"),
+    ("nan", "above 0"),
+    ("inf", "above 0"),
+    ("ninety", "not a number"),
+    ("", "not a number"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), PARTS)
+def test_part_is_read(text: str, part: str) -> None:
+    assert parse_part(text) == Decimal(part)
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_PARTS)
+def test_part_is_refused(text: str, said: str) -> None:
+    with pytest.raises(KvcalcError, match=said) as refused:
+        parse_part(text)
+    assert refused.value.code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize(("text", "count"), COUNTS)

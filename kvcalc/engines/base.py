@@ -11,7 +11,8 @@ LayerKind = Literal["full", "sliding", "chunked", "latent", "indexer", "compress
 
 class Device(NamedTuple):
     """A GPU as engines see it. `capability` is the CUDA compute capability times ten, None for other makes; `memory_bytes` decides about batch
-    sizes, None where it is not known."""
+    sizes, None where it is not known.
+    """
 
     name: str
     capability: int | None
@@ -21,9 +22,10 @@ class Device(NamedTuple):
 class Options(NamedTuple):
     """What a user may choose about a deployment, whatever the engine.
 
-    `tp`, `pp`, `dp`, `dcp`: GPUs that share the heads, the layers, the requests, the tokens of one replicated cache.
-    `encoder_tokens`: rows of each cross-attention cache; None takes the model's own. `draft_layers`: count the model's own draft layers, for
-    `speculative_tokens` a step. `device`: the GPU. `max_batched_tokens`, `max_seqs`: what the scheduler takes at once. `block_size`: tokens a block. `state_dtype`: the packing of recurrent states. None everywhere means the engine's own default.
+    `tp`, `pp`, `dp`, `dcp`: GPUs that share the heads, the layers, the requests, the tokens of one replicated cache. `encoder_tokens`: rows of each
+    cross-attention cache. `draft_layers`: count the model's own draft layers, for `speculative_tokens` a step. `device`: the GPU.
+    `max_batched_tokens`, `max_seqs`: what the scheduler takes at once. `block_size`: tokens a block. `state_dtype`: the packing of recurrent
+    states. None everywhere means the model's or the engine's own default. The switches are those of the engines that have them.
     """
 
     kv_dtype: KvDtype = AUTO

@@ -81,7 +81,7 @@ def _cell(value: int | None) -> str:
 
 def _saving(result: Estimate) -> str:
     saved = result.per_query_head
-    if saved is None or not saved.attention_bytes or saved.expanded_bytes <= saved.attention_bytes:
+    if result.engine_version is not None or saved is None or not saved.attention_bytes or saved.expanded_bytes <= saved.attention_bytes:
         return ""
     factor = format_ratio(saved.expanded_bytes, saved.attention_bytes)
     return f"{factor} smaller than with K and V for each of the {saved.query_heads} query heads ({format_bytes(saved.expanded_bytes)})."

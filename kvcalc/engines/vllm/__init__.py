@@ -142,7 +142,7 @@ class VllmPlan:
         return tuple((cause, size) for cause, size in found.items() if size)
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
-        return serve_command(self.version, self.options, model, context, kv_bytes, utilization)
+        return serve_command(self.version, self.options, model, context, kv_bytes=kv_bytes, utilization=utilization)
 
     def _block_bytes(self, stage: range) -> int:
         return self.grouping.block_bytes(lambda layer: layer in stage)
@@ -165,12 +165,13 @@ class VllmPlan:
 
     def _blocks(self, each: Group, tokens: int) -> int:
         """Blocks of one request (KVCacheSpec.max_memory_usage_bytes over the page, vllm/v1/kv_cache_interface.py)."""
-        return max(self._spec_blocks(spec, tokens) for spec in each.specs)
+        return max(self._spec_blocks(spec, tokens) for spec in each.unlike)
 
     def _spec_blocks(self, spec: PageSpec, tokens: int) -> int:
         match spec.family:
             case "full":
-                return -(-(-(-tokens // self.options.dcp)) // spec.block)
+                of_one_gpu = -(-tokens // self.options.dcp)
+                return -(-of_one_gpu // spec.block)
             case "sliding" | "sliding_mla":
                 return -(-min(spec.span - 1 + self._in_flight(tokens), tokens) // spec.block) + 1
             case "chunked":

@@ -15,7 +15,8 @@ DEFAULT_BLOCK: Final = 16
 
 class Backend(NamedTuple):
     """A backend as this model uses it. `block` tokens, or a multiple, is what its kernels take; `row_bytes` replaces the bytes of a token where
-    the backend packs rows its own way."""
+    the backend packs rows its own way.
+    """
 
     name: str
     block: int = DEFAULT_BLOCK
@@ -40,7 +41,7 @@ def is_blackwell(capability: int) -> bool:
 
 
 def no_backend(dtype: str, capability: int, why: str) -> KvcalcError:
-    """vLLM's "No valid attention backend found"."""
+    """The refusal that vLLM words "No valid attention backend found"."""
     gpu = f"compute capability {capability // 10}.{capability % 10}"
     return KvcalcError(f"vLLM has no attention backend for KV dtype {dtype} on a GPU of {gpu} here: {why}", hint="use --kv-dtype auto, or another GPU")
 
@@ -125,9 +126,8 @@ def _different_widths(dtype: str, capability: int) -> Backend:
     """K wider than V (MiMo-V2)."""
     if dtype not in (*SIXTEEN_BIT, "fp8", "fp8_e4m3"):
         raise no_backend(dtype, capability, "with K and V of different width only fp8 (e4m3) is taken")
-    if dtype in EIGHT_BIT and capability != HOPPER:
-        if capability < 89 or is_blackwell(capability):
-            raise no_backend(dtype, capability, "with K and V of different width FlashAttention takes fp8 on compute capability 9.0 alone")
+    if dtype in EIGHT_BIT and (capability < 89 or is_blackwell(capability)):
+        raise no_backend(dtype, capability, "with K and V of different width FlashAttention takes fp8 on compute capability 9.0 alone")
     if capability == HOPPER or is_blackwell(capability):
         return Backend("FLASH_ATTN_DIFFKV")
     return Backend("TRITON_ATTN_DIFFKV")
@@ -162,26 +162,28 @@ class SparseMla(NamedTuple):
 
 def sparse_mla(dtype: str, capability: int, given_block: int | None, width: int, dcp: int) -> SparseMla:
     """The backend of MLA with an indexer, whose rows of `width` elements it may pack."""
+    _check_sparse_mla(dtype, capability, given_block)
+    if is_blackwell(capability):
+        if dtype in EIGHT_BIT:
+            return SparseMla(Backend("FLASHINFER_MLA_SPARSE", 64, width), 32 * width)
+        return SparseMla(Backend("FLASHMLA_SPARSE", 64, 2 * width), 1)
+    if dtype == "fp8" and width == 576:
+        return SparseMla(Backend("FLASHMLA_SPARSE", 64, SPARSE_MLA_ROW), SPARSE_MLA_ROW)
+    if dcp > 1 and dtype in SIXTEEN_BIT:
+        raise KvcalcError("vLLM: DCP for sparse MLA wants packed fp8 rows", hint="use --kv-dtype fp8, or leave out --dcp")
+    if dcp > 1:
+        raise no_backend(dtype, capability, "DCP for sparse MLA wants rows packed as fp8_ds_mla")
+    row = width if dtype in EIGHT_BIT else 2 * width
+    name = "FLASH_ATTN_MLA_SPARSE" if width == 576 and dtype in SIXTEEN_BIT else "FLASHINFER_MLA_SPARSE_SM90"
+    return SparseMla(Backend(name, 64, row), row)
+
+
+def _check_sparse_mla(dtype: str, capability: int, given_block: int | None) -> None:
+    if capability < HOPPER:
+        raise no_backend(dtype, capability, "sparse MLA has none below compute capability 9.0")
     if capability != HOPPER and not is_blackwell(capability):
-        if capability < HOPPER:
-            raise no_backend(dtype, capability, "sparse MLA has none below compute capability 9.0")
         raise no_backend(dtype, capability, "how sparse MLA stores its rows on this GPU is not known")
     if dtype not in (*SIXTEEN_BIT, "fp8", "fp8_e4m3"):
         raise no_backend(dtype, capability, "sparse MLA takes 16 bits, fp8 and fp8_e4m3")
     if given_block is not None and given_block % 64:
         raise no_backend(dtype, capability, "sparse MLA wants a block size that is a multiple of 64")
-    packed = dtype == "fp8" and width == 576 and capability == HOPPER
-    if dcp > 1 and capability == HOPPER and not packed:
-        if dtype in SIXTEEN_BIT:
-            raise KvcalcError("vLLM: DCP for sparse MLA wants packed fp8 rows", hint="use --kv-dtype fp8, or leave out --dcp")
-        raise no_backend(dtype, capability, "DCP for sparse MLA wants rows packed as fp8_ds_mla")
-    if is_blackwell(capability):
-        if dtype in EIGHT_BIT:
-            return SparseMla(Backend("FLASHINFER_MLA_SPARSE", 64, width), 32 * width)
-        return SparseMla(Backend("FLASHMLA_SPARSE", 64, 2 * width), 1)
-    if packed:
-        return SparseMla(Backend("FLASHMLA_SPARSE", 64, SPARSE_MLA_ROW), SPARSE_MLA_ROW)
-    row = width if dtype in EIGHT_BIT else 2 * width
-    if width == 576 and dtype in SIXTEEN_BIT:
-        return SparseMla(Backend("FLASH_ATTN_MLA_SPARSE", 64, row), row)
-    return SparseMla(Backend("FLASHINFER_MLA_SPARSE_SM90", 64, row), row)

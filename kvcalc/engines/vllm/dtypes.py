@@ -63,7 +63,8 @@ def head_bytes(dtype: str, k_dim: int, v_dim: int, model_bytes: int) -> int:
 
 def turboquant_slot(dtype: str, k_dim: int, v_dim: int) -> int:
     """A packed slot of one head and token: the bits of K (a norm of 2 bytes beside them where K is below 8 bits) and of V (scale and zero, 4 bytes),
-    rounded up to an even number."""
+    rounded up to an even number.
+    """
     k_bits, v_bits = TURBOQUANT[dtype]
     k = k_dim if k_bits == 8 else -(-k_bits * k_dim // 8) + 2
     slot = k + -(-v_bits * v_dim // 8) + 4

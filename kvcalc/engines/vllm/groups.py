@@ -9,13 +9,21 @@ from kvcalc.errors import KvcalcError
 
 
 class Group(NamedTuple):
-    """Layers with one block table. Where pages differ (a uniform or packed group), each keeps its own."""
+    """Layers with one block table. Where pages differ (a uniform or packed group), each keeps its own. `unlike`: one spec of each family, block and
+    span, which are what blocks depend on.
+    """
 
     specs: tuple[PageSpec, ...]
+    unlike: tuple[PageSpec, ...]
 
     def page_bytes(self, on_stage: Callable[[int], bool]) -> int:
         """Bytes of one block in the layers that `on_stage` picks."""
         return sum(spec.page_bytes for spec in self.specs if on_stage(spec.layer))
+
+
+def _group(specs: tuple[PageSpec, ...]) -> Group:
+    unlike = {(spec.family, spec.block, spec.span): spec for spec in reversed(specs)}
+    return Group(specs, tuple(unlike.values()))
 
 
 class Grouping(NamedTuple):
@@ -32,12 +40,13 @@ class Grouping(NamedTuple):
 
 def group(layout: Layout, alignment: int, growth_percent: int) -> Grouping:
     """The rules in their order. `alignment` is the stride of sparse MLA rows, which counts for packed groups; `growth_percent` is how much larger
-    than the smallest bucket the largest may be for groups to take its size."""
+    than the smallest bucket the largest may be for groups to take its size.
+    """
     specs = layout.specs
     if len({spec.same for spec in specs}) == 1:
-        return Grouping((Group(specs),), 1)
+        return Grouping((_group(specs),), 1)
     if uniform(specs):
-        return Grouping((Group(specs),), 1)
+        return Grouping((_group(specs),), 1)
     if layout.block_outermost and len({spec.page_bytes for spec in specs}) > 1:
         return Grouping(_packed(specs), lcm(alignment, *(spec.alignment for spec in specs)))
     return Grouping(_equal_sized(_one_page_size(specs), growth_percent), 1)
@@ -84,7 +93,7 @@ def _equal_sized(specs: Sequence[PageSpec], growth_percent: int) -> tuple[Group,
 
 def _dealt(bucket: Sequence[PageSpec], count: int) -> list[Group]:
     """A bucket dealt round-robin into groups."""
-    return [Group(tuple(bucket[start::count])) for start in range(count)]
+    return [_group(tuple(bucket[start::count])) for start in range(count)]
 
 
 def _packed(specs: Sequence[PageSpec]) -> tuple[Group, ...]:
@@ -133,4 +142,4 @@ def _dealt_by_size(bucket: Sequence[PageSpec], count: int) -> list[Group]:
     for size in dict.fromkeys(spec.page_bytes for spec in bucket):
         for position, spec in enumerate(each for each in bucket if each.page_bytes == size):
             dealt[position % count].append(spec)
-    return [Group(tuple(specs)) for specs in dealt]
+    return [_group(tuple(specs)) for specs in dealt]

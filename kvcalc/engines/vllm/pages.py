@@ -70,19 +70,28 @@ def layout(spec: ModelSpec, options: Options, dtype: str, capability: int, versi
         dtype = "fp8"
     if model_type in IGNORES_KV_DTYPE:
         dtype = "auto"
+    caches = _caches(spec, options)
+    if any(cache.kernel == "mla" and isinstance(cache.retention, Window) for _, cache in caches):
+        return _compressed(options, dtype, capability, caches)
+    return _Pages(spec, options, dtype, capability, version).layout()
+
+
+def _caches(spec: ModelSpec, options: Options) -> list[tuple[int, Cache]]:
+    """Every cache with the index of its layer; those of draft layers lie on the stage of the last."""
+    if options.draft_layers and not spec.draft_layers:
+        raise KvcalcError("the model has no draft (MTP) layers of its own", hint="leave out --mtp")
     caches = [(index, cache) for index, layer in enumerate(spec.layers) for cache in layer.caches]
     if options.draft_layers:
         caches += [(len(spec.layers) - 1, cache) for layer in spec.draft_layers for cache in layer.caches]
-    if any(cache.kernel == "mla" and isinstance(cache.retention, Window) for _, cache in caches):
-        return _compressed(options, dtype, capability, caches)
-    return _Pages(spec, options, dtype, capability, caches, version).layout()
+    return caches
 
 
 class _Pages:
     """The pages of a model whose layers are attention, MLA, index keys and states."""
 
-    def __init__(self, spec: ModelSpec, options: Options, dtype: str, capability: int, caches: Sequence[tuple[int, Cache]], version: Version) -> None:
-        self.spec, self.options, self.dtype, self.capability, self.caches, self.version = spec, options, dtype, capability, caches, version
+    def __init__(self, spec: ModelSpec, options: Options, dtype: str, capability: int, version: Version) -> None:
+        self.spec, self.options, self.dtype, self.capability, self.version = spec, options, dtype, capability, version
+        self.caches = caches = _caches(spec, options)
         self.model_type = spec.facts.model_type or ""
         self.model = model_packing(spec.facts)[0]
         self.kernels = {cache.kernel for _, cache in caches}
@@ -158,7 +167,8 @@ class _Pages:
 
     def _turboquant_block(self, block: int, align: int) -> int:
         """TurboQuant in a dense model, whose first and last layers stay 16-bit: the shared page must hold 16 tokens of those, at the first layer's
-        packing of one byte an element."""
+        packing of one byte an element.
+        """
         if self.dtype not in TURBOQUANT or self.states:
             return block
         least = DEFAULT_BLOCK * 2

@@ -53,7 +53,7 @@ def _by_device(options: Options, version: Version) -> BatchSizes:
     return BatchSizes(8192, 1024) if memory >= 70 * GIB else BatchSizes(2048, 256)
 
 
-def serve_command(version: Version, options: Options, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
+def serve_command(version: Version, options: Options, model: str, context: int, *, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
     """The words of a `vllm serve` line. Raises KvcalcError for what this release has no flag for."""
     words = ["vllm", "serve", shlex.quote(model), "--max-model-len", str(context)]
     numbers = {
