@@ -1,5 +1,6 @@
 """How many requests fit: a pure function of a model, an engine, its options and a budget."""
 
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from math import ceil
@@ -97,7 +98,9 @@ def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked
     fits = asked.batch * need <= usable
     held = plan.capacity(blocks, asked.context)
     limit = _limit(budget, plan, usable // need if need else 0)
-    words = plan.command(asked.served_as, asked.context, kv_bytes if budget.stated else None, None if budget.utilization is None else str(budget.utilization))
+    served = min(asked.context, longest)
+    utilization = None if budget.utilization is None else str(budget.utilization)
+    words = plan.command(asked.served_as, served, kv_bytes if budget.stated else None, utilization) if served else ()
     return Fit(
         model=model_info(spec, asked.name, asked.source),
         engine=engine.name,
@@ -206,17 +209,16 @@ def _differences(spec: ModelSpec, plan: Plan, options: Options, context: int, *,
     rows = rows_of_one_copy(spec, options, plan.kv_dtype, context)
     if not rows:
         return {"the engine's own packing, blocks and padding": by_engine - by_formula}
-    found: dict[str, int] = {}
+    formula_parts = Counter(layer.caches[0] if layer.caches else None for layer in spec.layers)
+    found: Counter[str] = Counter()
     for use in rows:
-        cause = LAYER_CAUSES.get(use.kind, "other heads or widths")
-        beside = use.kind == "indexer" or (use.cache is not None and use.cache.kernel in ("ring", "compressor"))
-        found[cause] = found.get(cause, 0) + use.size_bytes - (0 if beside else use.layers * by_formula // len(spec.layers))
+        found[LAYER_CAUSES.get(use.kind, "other heads or widths")] += use.size_bytes - formula_parts.pop(use.cache, 0) * by_formula // len(spec.layers)
     kept = sum(use.size_bytes for use in rows)
-    found["other heads or widths"] = found.get("other heads or widths", 0) + kept - by_formula - sum(found.values())
+    found["layers that keep nothing"] -= formula_parts.pop(None, 0) * by_formula // len(spec.layers)
+    found["other heads or widths"] += kept - by_formula - found.total()
     elements = KvDtype(*(packing.name for packing in plan.kv_dtype.elements()))
     spread = IDEAL.plan(spec, options._replace(kv_dtype=elements, dp=1)).total_bytes(context, 1)
     found["heads and latents that GPUs copy"] = spread - kept
-    surplus = dict(plan.surplus(context))
-    found |= surplus
-    found["rounding to whole blocks"] = by_engine - spread - sum(surplus.values())
+    found.update(dict(plan.surplus(context)))
+    found["rounding to whole blocks"] = by_engine - by_formula - found.total()
     return found

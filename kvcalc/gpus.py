@@ -92,7 +92,9 @@ def gpus() -> tuple[Gpu, ...]:
     return tuple(TypeAdapter(list[Gpu]).validate_python([{**row, "aliases": tuple(row.get("aliases", ()))} for row in rows]))
 
 
-_MAKES: Final = frozenset({"nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "r", "tm", "gpu", "graphics", "generation", "corporation"})
+_MAKES: Final = frozenset(
+    {"apple", "nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "r", "tm", "gpu", "graphics", "generation", "corporation"}
+)
 """Words that a name may have or lack without meaning another card."""
 _VARIANT: Final = re.compile(r"\d+gb|pcie|sxm\d?|oam|nvl|hbm\d?e?|one|of|four|dgx|spark|server|workstation|edition|rtx|gtx|rx|1[46]|core|cpu")
 """Words that tell variants of one card apart, and that a name may leave out."""

@@ -168,7 +168,8 @@ class Division(Frozen):
 class Fit(Answer):
     """What a KV budget holds under an engine's rules. `fits`: whether `batch` requests of `context` do; `limited_by` is what binds: kv_bytes,
     max_seqs (the scheduler takes no more at once) or weights (they leave nothing). `memory_range` holds the sizes that are estimated. `division`
-    is None where the plain formula cannot be written. `advice`: what would make it fit. `lengths`: other lengths of request.
+    is None where the plain formula cannot be written. `advice`: what would make it fit. `lengths`: other lengths of request. `commands`: the line that
+    starts a server so, of the longest request where the context does not fit.
     """
 
     model: ModelInfo

@@ -17,6 +17,9 @@ def render_fit(result: Fit, console: Console) -> None:
         console.print(f"  {text}", highlight=False, markup=False)
     console.print()
     _memory(result).print(console)
+    if not result.memory.kv_bytes:
+        notes(console, result.notes)
+        return
     console.print()
     _pool(result).print(console)
     console.print()
@@ -24,7 +27,8 @@ def render_fit(result: Fit, console: Console) -> None:
     if result.division is not None:
         console.print()
         console.print(_division(result, result.division), highlight=False)
-        _differences(result.division).print(console)
+        if result.division.differences:
+            _differences(result.division).print(console)
     for command in result.commands.values():
         console.print()
         console.print(printable(command), highlight=False, markup=False, soft_wrap=True)  # one line, to be copied

@@ -27,6 +27,7 @@ class VllmPlan:
     model: Packing
     grouping: Grouping
     state_blocks: int
+    encoder_tokens: int | None
     stages: tuple[range, ...]
     options: Options
     batch: BatchSizes
@@ -120,7 +121,13 @@ class VllmPlan:
         )
 
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
-        found = {"page padding": 0, "windows hold tokens in flight": 0, "windows kept at full length": 0, "states kept twice or more": 0}
+        found = {
+            "page padding": 0,
+            "windows hold tokens in flight": 0,
+            "windows kept at full length": 0,
+            "states kept twice or more": 0,
+            "room for a whole batch of encoder tokens": 0,
+        }
         tp = self.options.tp
         for each in self.grouping.groups:
             blocks = self._blocks(each, tokens)
@@ -137,6 +144,8 @@ class VllmPlan:
                         if isinstance(spec.cache.retention, Window | Chunk):
                             kept = -(-min(spec.cache.retention.size, tokens) // spec.block)
                             found["windows kept at full length"] += (blocks - kept) * tp * spec.page_bytes
+                case "cross" if self.encoder_tokens is not None:
+                    found["room for a whole batch of encoder tokens"] += (blocks - -(-self.encoder_tokens // each.specs[0].block)) * own
                 case "ring" | "cross":
                     pass
         return tuple((cause, size) for cause, size in found.items() if size)
@@ -221,6 +230,7 @@ class VllmEngine:
             model=model,
             grouping=group(pages, _row_alignment(options, pages, capability), self.release.group_growth_percent),
             state_blocks=pages.state_blocks,
+            encoder_tokens=spec.facts.encoder_tokens,
             stages=_stages(spec, options),
             options=options,
             batch=batch_sizes(options, spec.facts, self.release),
