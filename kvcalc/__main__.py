@@ -1,6 +1,7 @@
 """The `kvcalc` command, and `python -m kvcalc`."""
 
 import gc
+import os
 import sys
 
 from kvcalc import __version__
@@ -11,6 +12,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"kvcalc {__version__}")
         return
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # kvcalc has none: looking for them reads every installed distribution
     gc.set_threshold(100_000)  # imports make many objects and no garbage: looking for it takes a tenth of a short command's time
     from kvcalc.cli import run
 

@@ -278,7 +278,7 @@ def fit(
     from kvcalc.engines.base import Options
     from kvcalc.fit import Asked, gpu_budget, stated_budget
     from kvcalc.fit import fit as compute
-    from kvcalc.results import GpuInfo
+    from kvcalc.results.fit import GpuInfo
 
     _one_form(as_json, quiet)
     if kv_mem is not None and (unused := [flag for flag, value in (("--utilization", utilization), ("--weights", weights)) if value is not None]):

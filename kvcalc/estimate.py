@@ -8,7 +8,8 @@ from kvcalc.engines.base import Engine, LayerKind, LayerUse, Options, PlaneUse
 from kvcalc.engines.ideal import IDEAL
 from kvcalc.layers import ModelSpec, Note, PlainFormula
 from kvcalc.packing import PACKINGS, KvDtype
-from kvcalc.results import Estimate, LayerRow, ModelInfo, Parallel, PerQueryHead
+from kvcalc.results.estimate import Estimate, LayerRow, PerQueryHead
+from kvcalc.results.shared import ModelInfo, Parallel
 from kvcalc.units import format_bytes, format_ratio
 
 

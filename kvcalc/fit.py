@@ -12,7 +12,8 @@ from kvcalc.errors import KvcalcError
 from kvcalc.estimate import LAYER_CAUSES, formula_bytes, length_notes, model_info, rows_of_one_copy
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import PACKINGS, KvDtype
-from kvcalc.results import CapacityInfo, Difference, Division, Fit, GpuInfo, LengthRow, Memory, Parallel, Range
+from kvcalc.results.fit import CapacityInfo, Difference, Division, Fit, GpuInfo, LengthRow, Memory, Range
+from kvcalc.results.shared import Parallel
 from kvcalc.units import BINARY_UNITS, format_bytes
 
 GIB: Final = BINARY_UNITS["GiB"]

@@ -7,7 +7,7 @@ from kvcalc.engines.ideal import IDEAL
 from kvcalc.errors import KvcalcError
 from kvcalc.packing import KvDtype
 from kvcalc.presets import SpecFile
-from kvcalc.results import ModelRow, Models
+from kvcalc.results.models import ModelRow, Models
 
 
 def list_models(presets: Iterable[SpecFile], text: str | None, family: str | None) -> Models:

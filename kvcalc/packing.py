@@ -46,21 +46,21 @@ PACKINGS: Final = {
     )
 }
 
+_FP8, _INT4, _NVFP4, _THREE_BITS = PACKINGS["fp8"], PACKINGS["int4"], PACKINGS["nvfp4"], Packing("3-bit", 8, 3)
 ENGINE_DTYPES: Final = {
-    name: (Packing(name, *k), Packing(name, *v))
-    for name, k, v in (
-        ("fp8_ds_mla", (1, 1), (1, 1)),
-        ("fp8_per_token_head", (1, 1), (1, 1)),
-        ("int8_per_token_head", (1, 1), (1, 1)),
-        ("int4_per_token_head", (2, 1), (2, 1)),
-        ("nvfp4_4over6", (16, 9), (16, 9)),
-        ("turboquant_k8v4", (1, 1), (2, 1)),
-        ("turboquant_4bit_nc", (2, 1), (2, 1)),
-        ("turboquant_k3v4_nc", (8, 3), (2, 1)),
-        ("turboquant_3bit_nc", (8, 3), (8, 3)),
-    )
+    "fp8_ds_mla": (_FP8, _FP8),
+    "fp8_inc": (_FP8, _FP8),
+    "fp8_per_token_head": (_FP8, _FP8),
+    "int8_per_token_head": (PACKINGS["int8"], PACKINGS["int8"]),
+    "int4_per_token_head": (_INT4, _INT4),
+    "nvfp4_4over6": (_NVFP4, _NVFP4),
+    "nvfp4_ds_mla": (_NVFP4, _NVFP4),
+    "turboquant_k8v4": (_FP8, _INT4),
+    "turboquant_4bit_nc": (_INT4, _INT4),
+    "turboquant_k3v4_nc": (_THREE_BITS, _INT4),
+    "turboquant_3bit_nc": (_THREE_BITS, _THREE_BITS),
 }
-"""Types of which only an engine can say what a row takes, since it stores scales or pads in its own way: the elements of K and V alone."""
+"""Types of which only an engine can say what a row takes, since it stores scales or pads in its own way: the packings of K and of V alone."""
 
 ALIASES: Final = {
     "bfloat16": "bf16",

@@ -23,7 +23,7 @@ ALLOWED = {
     "families": {"families", "caches", "layers", "packing", "errors"},
     "presets": {"caches", "layers", "packing", "errors"},
     "engines": {"engines", "layers", "packing", "units", "errors"},
-    "results": {"engines", "layers"},
+    "results": {"results", "engines", "layers"},
     "estimate": {"engines", "layers", "packing", "results", "units"},
     "fit": {"engines", "estimate", "layers", "packing", "results", "units", "errors"},
     "gpus": {"engines", "layers", "units", "errors"},

@@ -14,7 +14,7 @@ from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.estimate import estimate
 from kvcalc.layers import Facts, Layer, ModelSpec
 from kvcalc.packing import PACKINGS, KvDtype, parse_kv_dtype
-from kvcalc.results import Estimate
+from kvcalc.results.estimate import Estimate
 from tests.test_golden import by_hand
 
 

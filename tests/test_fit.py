@@ -16,7 +16,7 @@ from kvcalc.families import read_config
 from kvcalc.fit import FLAT_RESERVE_BYTES, Asked, Budget, fit, gpu_budget, longest_request, stated_budget
 from kvcalc.layers import Facts, ModelSpec
 from kvcalc.packing import parse_kv_dtype
-from kvcalc.results import Fit, GpuInfo
+from kvcalc.results.fit import Fit, GpuInfo
 
 GIB = 1 << 30
 ENGINES = ("ideal", "vllm")

@@ -119,6 +119,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mimo-v2-flash", {"kv_dtype": "fp8", "device": "a100"}, "compute capability 9.0 alone"),
     ("llama-3-8b", {"kv_dtype": "turboquant_4bit_nc", "device": "b200"}, "another cache layout"),
     ("llama-3-8b", {"kv_dtype": "q8_0"}, "vLLM has no KV dtype q8_0"),
+    ("llama-3-8b", {"kv_dtype": "fp8_inc"}, "on Gaudi alone"),
+    ("deepseek-v3.2", {"kv_dtype": "fp8_ds_mla"}, "by itself"),
     ("llama-3-8b", {"kv_dtype": "k=fp8,v=bf16"}, "stores K and V alike"),
     ("llama-3-8b", {"kv_dtype": "fp16"}, "the model's own dtype"),
     ("llama-3-8b", {"draft_layers": True}, "no draft (MTP) layers"),
@@ -182,6 +184,22 @@ def test_a_flag_that_a_release_has_not_is_refused_with_the_one_that_has_it(flag:
     with pytest.raises(KvcalcError, match=f"has no {flag}") as refused:
         VllmEngine(Version(since - 1)).plan(spec, Options(**choices)).command("m", 8192, None, None)  # type: ignore[arg-type]  # as above
     assert f"vllm@0.{since}" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "kv_dtype", "named"),
+    [
+        ("llama-3-8b", "h100", "auto", "bf16"),
+        ("llama-3-8b", "h100", "fp8", "fp8"),
+        ("deepseek-v3.2", "h100", "fp8", "fp8"),
+        ("deepseek-v4-flash", "h100", "auto", "fp8_ds_mla"),
+        ("deepseek-v4.1-flash", "b200", "auto", "nvfp4_ds_mla"),
+        ("falcon-7b", "h100", "fp8", "bf16"),
+    ],
+)
+def test_kv_dtype_is_named_as_it_is_stored(model: str, gpu: str, kv_dtype: str, named: str) -> None:
+    asked = Options(kv_dtype=parse_kv_dtype(kv_dtype), device=find_gpu(gpu).device())
+    assert str(NEWEST_VLLM.plan(load_model(model).spec, asked).kv_dtype) == named
 
 
 def test_command_names_what_is_not_the_default() -> None:

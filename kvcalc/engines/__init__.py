@@ -3,25 +3,28 @@
 from typing import Final
 
 from kvcalc.engines.base import Engine
-from kvcalc.engines.ideal import IDEAL
-from kvcalc.engines.vllm import NEWEST_VLLM, VllmEngine
-from kvcalc.engines.vllm.versions import find_version
 from kvcalc.errors import ExitCode, KvcalcError
 
-ENGINES: Final[dict[str, Engine]] = {"ideal": IDEAL, "vllm": NEWEST_VLLM}
+ENGINES: Final = ("ideal", "vllm")
 
 
 def find_engine(text: str) -> Engine:
-    """The engine of that name, at the release behind an @ ("vllm@0.11"), else at the newest that is modelled.
+    """The engine of that name, at the release behind an @ ("vllm@0.11"), else at the newest that is modelled. Only that engine is imported.
 
     Raises KvcalcError: no such engine, with the names that there are (usage); a release that is not modelled.
     """
     name, at, release = text.strip().lower().partition("@")
-    engine = ENGINES.get(name)
-    if engine is None:
-        raise KvcalcError(f"unknown engine {text[:40]!r}", hint=f"known: {', '.join(ENGINES)}", code=ExitCode.USAGE)
-    if not at:
-        return engine
-    if name != "vllm":
-        raise KvcalcError(f"engine {name} has no releases to choose from", hint=f"leave out @{release[:20]}", code=ExitCode.USAGE)
-    return VllmEngine(find_version(release))
+    match name:
+        case "vllm":
+            from kvcalc.engines.vllm import NEWEST_VLLM, VllmEngine
+            from kvcalc.engines.vllm.versions import find_version
+
+            return VllmEngine(find_version(release)) if at else NEWEST_VLLM
+        case "ideal":
+            from kvcalc.engines.ideal import IDEAL
+
+            if at:
+                raise KvcalcError("the formula (ideal) has no releases to choose from", hint="leave out the @", code=ExitCode.USAGE)
+            return IDEAL
+        case _:
+            raise KvcalcError(f"unknown engine {text[:40]!r}", hint=f"known: {', '.join(ENGINES)}", code=ExitCode.USAGE)

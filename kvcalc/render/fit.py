@@ -4,7 +4,7 @@ from rich.console import Console
 
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, notes, with_version
-from kvcalc.results import Division, Fit
+from kvcalc.results.fit import Division, Fit
 from kvcalc.units import binary_unit, format_bytes
 
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from kvcalc.render.style import Grid
-from kvcalc.results import Models
+from kvcalc.results.models import Models
 
 
 def render_models(result: Models, console: Console) -> None:

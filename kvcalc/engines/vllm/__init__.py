@@ -270,7 +270,7 @@ def _stages(spec: ModelSpec, options: Options) -> tuple[range, ...]:
 def _row_alignment(options: Options, pages: Layout, capability: int) -> int:
     """The stride of sparse MLA rows, to which packed groups are rounded."""
     latents = [page.cache for page in pages.specs if page.cache.kernel == "mla"]
-    if not pages.block_outermost or not latents or pages.dtype == "fp8_ds_mla":
+    if not pages.block_outermost or not latents or pages.dtype.endswith("_ds_mla"):
         return 1
     width = sum(plane.width for plane in latents[0].planes)
     return sparse_mla(pages.dtype, capability, options.block_size, width, options.dcp).alignment

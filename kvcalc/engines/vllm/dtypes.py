@@ -31,8 +31,10 @@ def kv_dtype_name(asked: KvDtype, facts: Facts, version: Version) -> str:
     name = _TYPED.get(asked.k, asked.k)
     older = (*SIXTEEN_BIT, *EIGHT_BIT)
     known = (*older, *PER_TOKEN_HEAD, *FOUR_BIT_FLOAT, *TURBOQUANT)
-    if name == "fp8_ds_mla":
-        raise KvcalcError("vLLM packs rows as fp8_ds_mla by itself, where a model has sparse MLA and fp8 is asked for", hint="use --kv-dtype fp8")
+    if name in ("fp8_ds_mla", "nvfp4_ds_mla"):
+        raise KvcalcError(f"vLLM packs rows as {name} by itself, where a model has sparse MLA and fp8 is asked for", hint="use --kv-dtype fp8")
+    if name == "fp8_inc":
+        raise KvcalcError("vLLM has fp8_inc on Gaudi alone, whose backends are not modelled", hint="use --kv-dtype fp8")
     if name not in known:
         raise KvcalcError(f"vLLM has no KV dtype {name}", hint=f"it has {', '.join(known)}")
     if name not in older and not version.packs_groups:

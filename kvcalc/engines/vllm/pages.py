@@ -316,8 +316,9 @@ def _compressed(options: Options, dtype: str, capability: int, caches: Sequence[
         raise KvcalcError("vLLM: DCP not supported with sliding windows", hint="leave out --dcp")
     if not options.hybrid_manager:
         raise KvcalcError("vLLM cannot run DeepSeek-V4 without its hybrid KV cache manager")
-    newer = not any(cache.kernel == "compressor" for _, cache in caches)
+    newer, packed = not any(cache.kernel == "compressor" for _, cache in caches), "fp8_ds_mla"
     if newer and is_blackwell(capability):
+        packed = "nvfp4_ds_mla"
         sizes = _V4Sizes(window_block=32, block=128, window_row=528, row=288, alignment=512)
     else:
         sizes = _V4Sizes(window_block=32 if newer else 64, block=64 if newer else V4_BLOCK, window_row=584, row=584, alignment=V4_ALIGNMENT)
@@ -325,7 +326,7 @@ def _compressed(options: Options, dtype: str, capability: int, caches: Sequence[
         if options.block_size % 128:
             raise no_backend(dtype, capability, "DeepSeek-V4 wants a block size that is a multiple of 128")
         sizes = sizes._replace(block=options.block_size)
-    return Layout(tuple(_compressed_page(index, cache, sizes) for index, cache in caches), block_outermost=True, dtype="fp8_ds_mla", state_blocks=1)
+    return Layout(tuple(_compressed_page(index, cache, sizes) for index, cache in caches), block_outermost=True, dtype=packed, state_blocks=1)
 
 
 class _V4Sizes(NamedTuple):
