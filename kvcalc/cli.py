@@ -15,6 +15,7 @@ from kvcalc.units import MAX_TOKENS, parse_bytes, parse_count, parse_part
 
 if TYPE_CHECKING:
     from kvcalc.catalog import Model as FoundModel
+    from kvcalc.engines.base import Device, Options
     from kvcalc.gpus import GpuMatch
 
 T = TypeVar("T")
@@ -139,6 +140,7 @@ def kvcalc(
 
 @app.command()
 def estimate(
+    call: typer.Context,
     model: Model = None,
     context: Context = None,
     batch: Batch = 1,
@@ -169,30 +171,11 @@ def estimate(
 ) -> None:
     """KV-cache bytes of a request and a batch."""
     from kvcalc.engines import find_engine
-    from kvcalc.engines.base import Options
     from kvcalc.estimate import estimate as compute
 
     _one_form(as_json, quiet)
     found, length = _find_model(model, (layers, kv_heads, head_dim), context, revision, as_model_type)
-    options = Options(
-        kv_dtype=kv_dtype,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        dcp=dcp,
-        encoder_tokens=encoder_tokens,
-        draft_layers=mtp is not None,
-        speculative_tokens=0 if mtp is None else mtp,
-        device=None if gpu is None else _gpu(gpu).device(),
-        max_batched_tokens=max_batched_tokens,
-        max_seqs=max_seqs,
-        block_size=block_size,
-        state_dtype=mamba_ssm_cache_dtype,
-        prefix_caching=not no_prefix_caching,
-        hybrid_manager=not disable_hybrid_kv_cache_manager,
-        async_scheduling=not no_async_scheduling,
-        enforce_eager=enforce_eager,
-    )
+    options = _options(call.params, None if gpu is None else _gpu(gpu).device())
     result = compute(found.spec, find_engine(engine), options, name=found.name, source=found.source, context=length, batch=batch)
     if as_json:
         print(result.to_json())
@@ -228,6 +211,31 @@ def _find_model(
     raise typer.BadParameter("give --model MODEL, or --layers, --kv-heads and --head-dim together in its place")
 
 
+def _options(typed: dict[str, Any], device: "Device | None") -> "Options":
+    """The deployment that was asked for, from the options that commands have alike."""
+    from kvcalc.engines.base import Options
+
+    return Options(
+        kv_dtype=typed["kv_dtype"],
+        tp=typed["tp"],
+        pp=typed["pp"],
+        dp=typed["dp"],
+        dcp=typed["dcp"],
+        encoder_tokens=typed["encoder_tokens"],
+        draft_layers=typed["mtp"] is not None,
+        speculative_tokens=0 if typed["mtp"] is None else typed["mtp"],
+        device=device,
+        max_batched_tokens=typed["max_batched_tokens"],
+        max_seqs=typed["max_seqs"],
+        block_size=typed["block_size"],
+        state_dtype=typed["mamba_ssm_cache_dtype"],
+        prefix_caching=not typed["no_prefix_caching"],
+        hybrid_manager=not typed["disable_hybrid_kv_cache_manager"],
+        async_scheduling=not typed["no_async_scheduling"],
+        enforce_eager=typed["enforce_eager"],
+    )
+
+
 def _gpu(name: str) -> "GpuMatch":
     from kvcalc.gpus import find_gpu  # a question without a GPU does not read the catalogue
 
@@ -236,6 +244,7 @@ def _gpu(name: str) -> "GpuMatch":
 
 @app.command()
 def fit(
+    call: typer.Context,
     model: Model = None,
     context: Context = None,
     batch: Batch = 1,
@@ -275,7 +284,6 @@ def fit(
 ) -> int:
     """What fits: requests, tokens and the longest request, in the blocks of the engine. Exit code 1: it does not fit."""
     from kvcalc.engines import find_engine
-    from kvcalc.engines.base import Options
     from kvcalc.fit import Asked, gpu_budget, stated_budget
     from kvcalc.fit import fit as compute
     from kvcalc.results.fit import GpuInfo
@@ -288,25 +296,7 @@ def fit(
     rules = find_engine(engine)
     card = None if gpu is None else _gpu(gpu)
     found, length = _find_model(model, (layers, kv_heads, head_dim), context, revision, as_model_type)
-    options = Options(
-        kv_dtype=kv_dtype,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        dcp=dcp,
-        encoder_tokens=encoder_tokens,
-        draft_layers=mtp is not None,
-        speculative_tokens=0 if mtp is None else mtp,
-        device=None if card is None else card.device(gpu_mem),
-        max_batched_tokens=max_batched_tokens,
-        max_seqs=max_seqs,
-        block_size=block_size,
-        state_dtype=mamba_ssm_cache_dtype,
-        prefix_caching=not no_prefix_caching,
-        hybrid_manager=not disable_hybrid_kv_cache_manager,
-        async_scheduling=not no_async_scheduling,
-        enforce_eager=enforce_eager,
-    )
+    options = _options(call.params, None if card is None else card.device(gpu_mem))
     if kv_mem is not None:
         budget = stated_budget(kv_mem, None if card is None else card.name)
     else:
