@@ -6,7 +6,7 @@ from decimal import Decimal
 from math import ceil
 from typing import Final, Literal, NamedTuple
 
-from kvcalc.engines.base import Engine, Options, Plan
+from kvcalc.engines.base import Engine, Options, Plan, model_packing
 from kvcalc.engines.ideal import IDEAL
 from kvcalc.errors import KvcalcError
 from kvcalc.estimate import LAYER_CAUSES, formula_bytes, length_notes, model_info, rows_of_one_copy
@@ -74,15 +74,13 @@ def gpu_budget(spec: ModelSpec, engine: Engine, options: Options, gpu: GpuInfo, 
 
 def _checkpoint_bytes(spec: ModelSpec) -> tuple[int, tuple[Note, ...]]:
     facts = spec.facts
-    stored = facts.weights if facts.weights is not None else facts.dtype
+    stored = facts.weights if facts.weights is not None else model_packing(facts)[0].name
     if facts.parameters is None:
         raise KvcalcError(
             "how many parameters this model has is not known here", hint="state the size of the checkpoint with --weights, or the KV budget with --kv-mem"
         )
     if stored not in PACKINGS:
-        raise KvcalcError(
-            f"how large weights stored as {stored or 'no named dtype'} are is not known here", hint="state the size of the checkpoint with --weights"
-        )
+        raise KvcalcError(f"how large weights stored as {stored} are is not known here", hint="state the size of the checkpoint with --weights")
     text = f"weights are {facts.parameters:,} parameters x {stored}, shared evenly by the GPUs: an estimate; another size with --weights"
     return PACKINGS[stored].row_bytes(facts.parameters), (Note(code="weights", text=text),)
 
@@ -95,7 +93,7 @@ def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked
     blocks = kv_bytes // pool.unit_bytes
     usable = max(0, blocks - plan.reserved)
     need = plan.need(asked.context)[0]
-    longest = longest_request(lambda tokens: plan.need(tokens)[0] <= usable, max(asked.context, spec.facts.max_context or 0))
+    longest = longest_request(lambda tokens: plan.need(tokens)[0] <= usable, _longest_asked(spec, asked.context))
     fits = asked.batch * need <= usable
     held = plan.capacity(blocks, asked.context)
     limit = _limit(budget, plan, usable // need if need else 0)
@@ -145,8 +143,13 @@ def longest_request(holds: Callable[[int], bool], limit: int) -> int:
     return low
 
 
+def _longest_asked(spec: ModelSpec, context: int) -> int:
+    """The model's own maximum, or the context where that is longer or the only one known."""
+    return context if spec.facts.max_context is None else max(context, spec.facts.max_context)
+
+
 def _lengths(spec: ModelSpec, context: int) -> list[int]:
-    longest = max(context, spec.facts.max_context or 0)
+    longest = _longest_asked(spec, context)
     return sorted({context, longest, *(tokens for tokens in LENGTHS if tokens < longest)})
 
 

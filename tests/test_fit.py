@@ -192,7 +192,7 @@ def test_weights_that_leave_nothing_are_said_so() -> None:
     assert "more than one GPU gives" in result.advice[0]
 
 
-@pytest.mark.parametrize("facts", [Facts(), Facts(parameters=10), Facts(parameters=10, dtype="bf16", weights="awq")])
+@pytest.mark.parametrize("facts", [Facts(), Facts(dtype="bf16"), Facts(parameters=10, dtype="bf16", weights="awq")])
 def test_weights_of_unknown_size_are_asked_for(facts: Facts) -> None:
     spec = read_config({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}).model_copy(update={"facts": facts})
     with pytest.raises(KvcalcError) as refused:

@@ -227,7 +227,7 @@ def _encoder_tokens(spec: ModelSpec, options: Options) -> tuple[int, list[Note]]
     """Rows of each cross-attention cache: the user's number, the model's own, or 0 with a note."""
     crossed = any(isinstance(cache.retention, Encoder) for layer in spec.layers for cache in layer.caches)
     if not crossed or options.encoder_tokens is not None:
-        return options.encoder_tokens or 0, []
+        return 0 if options.encoder_tokens is None else options.encoder_tokens, []
     if spec.facts.encoder_tokens is None:
         return 0, [Note(code="encoder-tokens", text="the encoder's input has no fixed length: 0 tokens are counted; state them with --encoder-tokens")]
     own = spec.facts.encoder_tokens

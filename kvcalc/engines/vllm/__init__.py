@@ -1,6 +1,6 @@
 """vLLM: its own plan of the KV cache, block for block, without a GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -278,9 +278,8 @@ def _row_alignment(options: Options, pages: Layout, capability: int) -> int:
 
 def _check(spec: ModelSpec, options: Options) -> None:
     """What vLLM refuses before it plans: heads that tensor parallelism does not divide, and the rules of DCP."""
-    attention = [cache for layer in spec.layers for cache in layer.caches if cache.query_heads is not None]
-    for cache in attention:
-        heads = cache.query_heads or 1
+    caches = dict.fromkeys(cache for layer in spec.layers for cache in layer.caches)
+    for heads in [cache.query_heads for cache in caches if cache.query_heads is not None]:
         if heads % options.tp:
             raise KvcalcError(
                 f"vLLM: total number of attention heads ({heads}) must be divisible by --tp {options.tp}", hint=f"use a --tp that divides {heads}"
@@ -289,21 +288,22 @@ def _check(spec: ModelSpec, options: Options) -> None:
         if number % options.tp:
             raise KvcalcError(f"vLLM: --tp {options.tp} does not divide {number}, a width of the vision tower", hint="use a --tp that divides it")
     if options.dcp > 1:
-        _check_dcp(attention, options)
-    if any(isinstance(cache.retention, Chunk) for cache in attention) and options.kv_dtype.k.startswith("turboquant"):
+        _check_dcp(caches, options)
+    if any(isinstance(cache.retention, Chunk) for cache in caches) and options.kv_dtype.k.startswith("turboquant"):
         raise KvcalcError("vLLM: TurboQuant cannot store chunked attention", hint="use --kv-dtype fp8")
 
 
-def _check_dcp(attention: Sequence[Cache], options: Options) -> None:
+def _check_dcp(caches: Iterable[Cache], options: Options) -> None:
     if options.tp % options.dcp:
         raise KvcalcError(f"vLLM: --dcp {options.dcp} must divide --tp {options.tp}", hint="lower --dcp or raise --tp")
-    if any(isinstance(cache.retention, Window | Chunk) for cache in attention):
+    if any(isinstance(cache.retention, Window | Chunk) for cache in caches):
         raise KvcalcError("vLLM: DCP not supported with sliding windows", hint="leave out --dcp")
-    for cache in attention:
+    for cache in caches:
         heads = cache.planes[0].heads
-        if cache.kernel == "mla":
+        if cache.kernel != "gqa":
             continue
-        if options.tp <= heads or options.dcp > options.tp // heads or (cache.query_heads or heads) // heads % options.dcp:
+        ungrouped = cache.query_heads is not None and cache.query_heads // heads % options.dcp != 0
+        if options.tp <= heads or options.dcp > options.tp // heads or ungrouped:
             raise KvcalcError(f"vLLM: --dcp {options.dcp} wants --tp above the {heads} KV heads, and as many copies of each", hint="lower --dcp or raise --tp")
 
 

@@ -125,7 +125,7 @@ class _Pages:
             case "indexer":
                 return Backend("indexer", 64 if "mla" in self.kernels else 128)
             case "mla" if self.model_type in EXPANDS_LATENT:
-                width = self._expanded(cache)
+                _, width = self._expanded(cache)
                 return dense(Attention(width, width, full_causal=True), self.dtype, self.capability, given)
             case "mla" if "indexer" in self.kernels:
                 width = sum(plane.width for plane in cache.planes)
@@ -153,10 +153,11 @@ class _Pages:
             image_prefix=self.spec.facts.image_prefix,
         )
 
-    def _expanded(self, cache: Cache) -> int:
-        if cache.expanded is None:
-            raise KvcalcError("vLLM expands this model's latent, and the widths of its heads are not known")
-        return cache.expanded[0]
+    def _expanded(self, cache: Cache) -> tuple[int, int]:
+        """Heads, and their width, of a latent that vLLM does not keep as one."""
+        if cache.expanded is None or cache.query_heads is None:
+            raise KvcalcError("vLLM expands this model's latent, and its heads are not known")
+        return cache.query_heads, cache.expanded[0]
 
     def _block(self, backends: Sequence[Backend]) -> int:
         """The block size before states: given, else the smallest from 16 on that every backend takes."""
@@ -213,7 +214,7 @@ class _Pages:
                 return backend.row_bytes
             return width if self.dtype in EIGHT_BIT else width * self.model.size_bytes
         if cache.kernel == "mla":
-            width, heads = self._expanded(cache), cache.query_heads or 1
+            heads, width = self._expanded(cache)
         else:
             width, heads = cache.planes[0].width, cache.planes[0].heads
         v_width = width if cache.kernel == "mla" else cache.planes[1].width
