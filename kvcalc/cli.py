@@ -300,8 +300,8 @@ def fit(
     if kv_mem is not None:
         budget = stated_budget(kv_mem, None if card is None else card.name)
     else:
-        memory_bytes = gpu_mem if gpu_mem is not None or card is None else card.memory_bytes()
-        info = GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes)
+        memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or card is None else card.memory()
+        info = GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes, memory_by=memory_by)
         budget = gpu_budget(found.spec, rules, options, info, utilization=utilization, weights_bytes=weights)
     result = compute(found.spec, rules, options, budget, Asked(found.name, found.source, found.served_as, length, batch))
     if as_json:
@@ -339,3 +339,26 @@ def models(
         from kvcalc.render.style import console_for_stdout
 
         render_models(result, console_for_stdout())
+
+
+@app.command()
+def gpus(
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Only cards whose name, alias or make contains this.")] = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the names, one a line.")] = False,
+) -> None:
+    """The GPUs: what --gpu takes by name."""
+    from kvcalc.gpus import list_gpus
+
+    _one_form(as_json, quiet)
+    result = list_gpus(text)
+    if as_json:
+        print(result.to_json())
+    elif quiet:
+        for row in result.gpus:
+            print(row.name)
+    else:
+        from kvcalc.render.gpus import render_gpus
+        from kvcalc.render.style import console_for_stdout
+
+        render_gpus(result, console_for_stdout())

@@ -69,7 +69,14 @@ def gpu_budget(spec: ModelSpec, engine: Engine, options: Options, gpu: GpuInfo, 
     }
     memory = Memory(total_bytes=gpu.memory_bytes, usable_bytes=usable, weights_bytes=weights, reserve_bytes=FLAT_RESERVE_BYTES, kv_bytes=max(0, left))
     text = f"a flat {format_bytes(FLAT_RESERVE_BYTES)} stands for activations, CUDA graphs and runtime; state what is left with --kv-mem where you know it"
-    return Budget(gpu, memory, ranges, (*notes, Note(code="reserve", text=text)), stated=False, utilization=utilization)
+    said = [*notes, Note(code="reserve", text=text)]
+    if gpu.memory_by is not None and gpu.memory_by.startswith("nvidia-smi"):
+        said.append(
+            Note(
+                code="gpu-memory", text="the GPU's memory is what nvidia-smi shows; CUDA sees up to 0.9 GiB less of it: --gpu-mem takes the engine's own figure"
+            )
+        )
+    return Budget(gpu, memory, ranges, tuple(said), stated=False, utilization=utilization)
 
 
 def _checkpoint_bytes(spec: ModelSpec) -> tuple[int, tuple[Note, ...]]:

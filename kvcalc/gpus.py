@@ -12,19 +12,28 @@ from pydantic import TypeAdapter
 from kvcalc.engines.base import Device
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Frozen, Size
+from kvcalc.results.gpus import GpuRow, Gpus
 from kvcalc.units import BINARY_UNITS
 
 
 class Gpu(Frozen):
-    """One card (of a board with several GPUs, one of these). `memory_gib` is what `memory_by` reports, `memory_gb` what is sold; None where not known."""
+    """One card (of a board with several GPUs, one of these). `memory_gib` is what `memory_by` reports, `memory_gb` what is sold. `bandwidth_mb_s` is that
+    of its memory in MB/s; the arithmetic rates are dense, in GFLOP/s (fp16 stands for bf16 too). None where not known, or where tables disagree.
+    """
 
     name: str
     aliases: tuple[str, ...] = ()
     vendor: Literal["NVIDIA", "AMD", "Intel", "Apple"]
+    kind: Literal["datacenter", "workstation", "consumer", "laptop", "edge", "apu", "apple"]
     capability: str | None = None
     memory_gb: Size | None = None
     memory_gib: str | None = None
     memory_by: str | None = None
+    bandwidth_mb_s: Size | None = None
+    fp16_gflops: Size | None = None
+    fp8_gflops: Size | None = None
+    fp4_gflops: Size | None = None
+    int8_gops: Size | None = None
     source: str
 
     @property
@@ -49,9 +58,9 @@ class GpuMatch(Frozen):
     def name(self) -> str:
         return self.gpus[0].name if len(self.gpus) == 1 else self.asked
 
-    def memory_bytes(self) -> int:
-        """Memory of one card. Raises KvcalcError where the variants differ in it, or none is known."""
-        known = {gpu.memory_bytes for gpu in self.gpus if gpu.memory_bytes is not None}
+    def memory(self) -> tuple[int, str | None]:
+        """Bytes of one card, and what reported them. Raises KvcalcError where the variants differ in them, or none is known."""
+        known = [(gpu.memory_bytes, gpu.memory_by) for gpu in self.gpus if gpu.memory_bytes is not None]
         sold = {gpu.memory_gb for gpu in self.gpus}
         if len(sold) > 1:
             raise KvcalcError(f"{self.asked} may be {_listed(self.gpus)}", hint="name the one you mean, or state its memory with --gpu-mem")
@@ -125,3 +134,32 @@ def _near(text: str) -> str:
     names = {" ".join(sorted(words)): gpu.name for gpu in reversed(gpus()) for named in _names(gpu) for words in (named, named - _extra(named))}
     near = dict.fromkeys(names[match] for match in get_close_matches(" ".join(sorted(_words(text))), names, n=4, cutoff=0.5))
     return f"did you mean {', '.join(near)}? Or" if near else "Instead,"
+
+
+def list_gpus(text: str | None) -> Gpus:
+    """The cards whose name, alias or make contains `text`, as an answer."""
+    wanted = "" if text is None else text.strip().lower()
+    return Gpus(gpus=tuple(_row(gpu) for gpu in gpus() if any(wanted in name.lower() for name in (gpu.name, gpu.vendor, *gpu.aliases))))
+
+
+def _row(gpu: Gpu) -> GpuRow:
+    return GpuRow(
+        name=gpu.name,
+        aliases=gpu.aliases,
+        vendor=gpu.vendor,
+        kind=gpu.kind,
+        capability=gpu.capability,
+        memory_bytes=gpu.memory_bytes,
+        memory_by=gpu.memory_by,
+        sold_bytes=_times(gpu.memory_gb, 10**9),
+        bandwidth_bytes_s=_times(gpu.bandwidth_mb_s, 10**6),
+        fp16_flops=_times(gpu.fp16_gflops, 10**9),
+        fp8_flops=_times(gpu.fp8_gflops, 10**9),
+        fp4_flops=_times(gpu.fp4_gflops, 10**9),
+        int8_ops=_times(gpu.int8_gops, 10**9),
+        source=gpu.source,
+    )
+
+
+def _times(number: int | None, unit: int) -> int | None:
+    return None if number is None else number * unit

@@ -1,4 +1,4 @@
-"""The catalogue of models as an answer of its own."""
+"""The catalogues as answers of their own."""
 
 from collections.abc import Iterable
 

@@ -26,7 +26,7 @@ ALLOWED = {
     "results": {"results", "engines", "layers"},
     "estimate": {"engines", "layers", "packing", "results", "units"},
     "fit": {"engines", "estimate", "layers", "packing", "results", "units", "errors"},
-    "gpus": {"engines", "layers", "units", "errors"},
+    "gpus": {"engines", "layers", "results", "units", "errors"},
     "listing": {"engines", "presets", "packing", "results", "errors"},
     "hub": {"__init__", "errors", "units"},
     "catalog": {"families", "presets", "caches", "layers", "hub", "units", "errors"},

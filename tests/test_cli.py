@@ -98,7 +98,7 @@ def test_refused_in_one_clear_line(words: tuple[str, ...], code: int, said: str)
 def test_help_names_every_command_and_every_option() -> None:
     whole = kvcalc("--help")
     assert whole.code == 0
-    for command in ("estimate", "fit", "models"):
+    for command in ("estimate", "fit", "models", "gpus"):
         assert command in whole.out
         assert kvcalc(command, "--help").code == 0
     for option in ("--model", "--context", "--batch", "--kv-dtype", "--tp", "--pp", "--dp", "--dcp", "--encoder-tokens", "--revision", "--json", "--quiet"):
@@ -136,7 +136,7 @@ def test_fit_is_the_contract() -> None:
     assert done.code == 0
     answer = done.json
     assert (answer["schema"], answer["engine"], answer["engine_version"]) == (1, "vllm", "0.33.0")
-    assert answer["gpu"] == {"name": "h100", "memory_bytes": None}
+    assert answer["gpu"] == {"name": "h100", "memory_bytes": None, "memory_by": None}
     assert answer["memory"]["kv_bytes"] == 20 << 30
     assert answer["memory_range"] == {}
     assert answer["capacity"] == {
@@ -198,9 +198,28 @@ def test_models_as_json_as_names_and_for_a_reader() -> None:
     assert kvcalc("models", "no such thing", "--quiet").out == ""
 
 
+def test_gpus_as_json_as_names_and_for_a_reader() -> None:
+    names = kvcalc("gpus", "--quiet").out.splitlines()
+    assert [row["name"] for row in kvcalc("gpus", "--json").json["gpus"]] == names
+    assert kvcalc("gpus", "h100", "--quiet").out.splitlines() == ["NVIDIA H100 PCIe 80GB", "NVIDIA H100 SXM5 80GB", "NVIDIA H100 NVL 94GB"]
+    assert "139.80" in kvcalc("gpus", "h200").out
+    assert kvcalc("gpus", "--json", "--quiet").code == 2
+
+
+def test_memory_that_nvidia_smi_showed_is_noted() -> None:
+    answer = kvcalc("fit", "-m", "llama-3-8b", "--gpu", "a100 80gb pcie", "--json").json
+    assert answer["gpu"]["memory_bytes"] == 81920 << 20
+    assert "gpu-memory" in {note["code"] for note in answer["notes"]}
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    for words in (("estimate", "-m", "gpt-oss-20b", "--context", "32768"), ("fit", "-m", "gpt-oss-20b", "--kv-mem", "20GiB"), ("models", "--family", "qwen")):
+    for words in (
+        ("estimate", "-m", "gpt-oss-20b", "--context", "32768"),
+        ("fit", "-m", "gpt-oss-20b", "--kv-mem", "20GiB"),
+        ("models", "--family", "qwen"),
+        ("gpus", "nvidia"),
+    ):
         done = kvcalc(*words, env={"COLUMNS": str(width)})
         assert done.code == 0
         assert max(map(len, (line for line in done.out.splitlines() if not line.startswith(("  = ", "vllm serve"))))) <= width

@@ -3,7 +3,7 @@
 import pytest
 
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.gpus import find_gpu, gpus
+from kvcalc.gpus import find_gpu, gpus, list_gpus
 
 GIB = 1 << 30
 ONE = {
@@ -59,16 +59,16 @@ def test_capability(text: str, capability: int) -> None:
 
 @pytest.mark.parametrize(("text", "gib"), REPORTED.items())
 def test_memory_is_what_the_runtime_reports(text: str, gib: float) -> None:
-    assert find_gpu(text).memory_bytes() == pytest.approx(gib * GIB, abs=1)
+    assert find_gpu(text).memory()[0] == pytest.approx(gib * GIB, abs=1)
 
 
 def test_variants_are_told_apart_only_where_it_matters() -> None:
     assert find_gpu("a100").device().capability == 80
     with pytest.raises(KvcalcError, match="A100 40GB PCIe or NVIDIA A100 40GB SXM4 or NVIDIA A100 80GB PCIe") as refused:
-        find_gpu("a100").memory_bytes()
+        find_gpu("a100").memory()
     assert refused.value.code == ExitCode.UNANSWERABLE
     assert len(find_gpu("m3 max").gpus) == 2
-    assert find_gpu("H100-80G").memory_bytes() == find_gpu("H100 80GB").memory_bytes()
+    assert find_gpu("H100-80G").memory() == find_gpu("H100 80GB").memory()
 
 
 def test_stated_memory_takes_the_place_of_the_catalogue() -> None:
@@ -77,7 +77,7 @@ def test_stated_memory_takes_the_place_of_the_catalogue() -> None:
 
 def test_memory_that_nobody_reported_is_asked_for() -> None:
     with pytest.raises(KvcalcError, match="is not known") as refused:
-        find_gpu("H100 NVL").memory_bytes()
+        find_gpu("H100 NVL").memory()
     assert "--gpu-mem" in refused.value.hint
 
 
@@ -98,3 +98,28 @@ def test_catalogue_is_whole() -> None:
         assert gpu in find_gpu(gpu.name).gpus
         if gpu.memory_bytes is not None and gpu.memory_gb is not None:
             assert 0.85 * gpu.memory_gb * 10**9 < gpu.memory_bytes < 1.075 * gpu.memory_gb * 10**9, gpu.name
+
+
+# Dense rates in TFLOP/s and bandwidth in GB/s of the vendor's data sheets (sparse figures halved).
+SHEETS = {
+    "NVIDIA A100 80GB SXM4": (2039, 312, None),
+    "NVIDIA H100 SXM5 80GB": (3350, 989, 1979),
+    "NVIDIA L4": (300, 121, 242),
+    "Instinct MI300X": (5300, 1307, 2615),
+}
+
+
+@pytest.mark.parametrize(("name", "sheet"), SHEETS.items())
+def test_bandwidth_and_rates_are_those_of_the_data_sheet(name: str, sheet: tuple[int, int, int | None]) -> None:
+    (row,) = [row for row in list_gpus(name).gpus if row.name == name]
+    bandwidth, fp16, fp8 = sheet
+    assert row.bandwidth_bytes_s == pytest.approx(bandwidth * 10**9, rel=0.01)
+    assert row.fp16_flops == pytest.approx(fp16 * 10**12, rel=0.01)
+    assert row.fp8_flops == (None if fp8 is None else pytest.approx(fp8 * 10**12, rel=0.01))
+
+
+def test_list_is_filtered_by_name_alias_and_make() -> None:
+    assert [row.name for row in list_gpus("hbm3e").gpus] == ["NVIDIA GH200 144GB HBM3e"]
+    assert {row.vendor for row in list_gpus("apple").gpus} == {"Apple"}
+    assert "Tesla T4" in [row.name for row in list_gpus(None).gpus]
+    assert list_gpus("no such card").gpus == ()

@@ -7,10 +7,11 @@ from kvcalc.results.shared import Answer, ModelInfo, Parallel
 
 
 class GpuInfo(Frozen):
-    """The GPU that was asked about: its name, and all its memory as the runtime reports it. None where only a budget was stated."""
+    """The GPU that was asked about: its name, and all its memory, as `memory_by` reports it where the catalogue was asked. None where not stated."""
 
     name: str | None
     memory_bytes: int | None
+    memory_by: str | None = None
 
 
 class Memory(Frozen):
