@@ -45,7 +45,7 @@ def load_model(text: str, revision: str | None = None, as_model_type: str | None
     if as_model_type is not None and (preset is not None or text.endswith(_SPEC_SUFFIXES)):
         raise KvcalcError(f"--as goes with a config.json, not with {text[:60]!r}", code=ExitCode.USAGE)
     if preset is not None:
-        return Model(preset.name, f"preset {preset.name}", preset.spec(), preset.hub[0] if preset.hub else preset.name)
+        return model_of(preset)
     path = Path(text).expanduser()
     if revision is None and _exists(path):
         return _from_path(path, as_model_type)
@@ -73,6 +73,11 @@ def preset_folder() -> Path:
     """Where the presets are: inside an installed package, else beside it in a checkout."""
     package = Path(__file__).resolve().parent
     return next(folder for folder in (package / "model_presets", package.parent / "model_presets") if folder.is_dir())
+
+
+def model_of(preset: SpecFile) -> Model:
+    """A preset as a model."""
+    return Model(preset.name, f"preset {preset.name}", preset.spec(), preset.hub[0] if preset.hub else preset.name)
 
 
 def preset_names() -> list[str]:

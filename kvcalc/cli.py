@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvcalc.catalog import Model as FoundModel
     from kvcalc.engines.base import Device, Options
     from kvcalc.gpus import GpuMatch
+    from kvcalc.results.fit import Fit
 
 T = TypeVar("T")
 
@@ -257,6 +258,7 @@ def fit(
         typer.Option("--utilization", "--gpu-memory-utilization", parser=_parser(parse_part), metavar="PART", help="Of the memory, what the engine takes."),
     ] = None,
     weights: Annotated[int | None, typer.Option("--weights", **SIZE, help="Bytes of the whole checkpoint.")] = None,
+    name_filter: Annotated[str | None, typer.Option("--filter", metavar="TEXT", help="Without --model: only presets whose name contains this.")] = None,
     kv_dtype: KvDtypeOption = AUTO,
     engine: EngineName = "vllm",
     gpu: GpuName = None,
@@ -280,40 +282,95 @@ def fit(
     head_dim: HeadDim = None,
     revision: Revision = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the number of whole requests.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the number of whole requests; without --model, the names that fit.")] = False,
 ) -> int:
-    """What fits: requests, tokens and the longest request, in the blocks of the engine. Exit code 1: it does not fit."""
+    """What fits: requests, tokens and the longest request, in the blocks of the engine. Without --model: every preset. Exit code 1: it does not fit."""
     from kvcalc.engines import find_engine
     from kvcalc.fit import Asked, gpu_budget, stated_budget
     from kvcalc.fit import fit as compute
     from kvcalc.results.fit import GpuInfo
 
     _one_form(as_json, quiet)
-    if kv_mem is not None and (unused := [flag for flag, value in (("--utilization", utilization), ("--weights", weights)) if value is not None]):
-        raise typer.BadParameter(f"--kv-mem states what is left for the cache: {unused[0]} has nothing to say beside it")
-    if kv_mem is None and gpu_mem is None and gpu is None:
-        raise typer.BadParameter("say what memory there is: --gpu-mem 80GiB, --gpu NAME, or --kv-mem SIZE (what is left for the cache)")
+    _check_budget({"--utilization": utilization, "--weights": weights}, kv_mem, gpu_mem, gpu)
+    every_preset = model is None and (layers, kv_heads, head_dim) == (None, None, None)
+    _check_scope({"--weights": weights}, {"--filter": name_filter}, every_preset=every_preset)
     rules = find_engine(engine)
     card = None if gpu is None else _gpu(gpu)
-    found, length = _find_model(model, (layers, kv_heads, head_dim), context, revision, as_model_type)
     options = _options(call.params, None if card is None else card.device(gpu_mem))
-    if kv_mem is not None:
-        budget = stated_budget(kv_mem, None if card is None else card.name)
-    else:
+    if kv_mem is None:
         memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or card is None else card.memory()
         info = GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes, memory_by=memory_by)
-        budget = gpu_budget(found.spec, rules, options, info, utilization=utilization, weights_bytes=weights)
-    result = compute(found.spec, rules, options, budget, Asked(found.name, found.source, found.served_as, length, batch))
+
+    def answer(found: "FoundModel", length: int) -> "Fit":
+        if kv_mem is not None:
+            budget = stated_budget(kv_mem, None if card is None else card.name)
+        else:
+            budget = gpu_budget(found.spec, rules, options, info, utilization=utilization, weights_bytes=weights)
+        return compute(found.spec, rules, options, budget, Asked(found.name, found.source, found.served_as, length, batch))
+
+    if every_preset:
+        return _fit_presets(answer, context, name_filter, as_json=as_json, quiet=quiet)
+    result = answer(*_find_model(model, (layers, kv_heads, head_dim), context, revision, as_model_type))
     if as_json:
         print(result.to_json())
     elif quiet:
-        print(next(row.requests for row in result.lengths if row.context == length))
+        print(next(row.requests for row in result.lengths if row.context == result.context))
     else:
         from kvcalc.render.fit import render_fit
         from kvcalc.render.style import console_for_stdout
 
         render_fit(result, console_for_stdout())
     return ExitCode.YES if result.fits else ExitCode.NO
+
+
+def _check_budget(of_a_gpu: dict[str, object], kv_mem: int | None, gpu_mem: int | None, gpu: str | None) -> None:
+    if kv_mem is None and gpu_mem is None and gpu is None:
+        raise typer.BadParameter("say what memory there is: --gpu-mem 80GiB, --gpu NAME, or --kv-mem SIZE (what is left for the cache)")
+    given = [flag for flag, value in of_a_gpu.items() if value is not None]
+    if kv_mem is not None and given:
+        raise typer.BadParameter(f"--kv-mem states what is left for the cache: {given[0]} has nothing to say beside it")
+
+
+def _check_scope(of_one: dict[str, object], of_all: dict[str, object], *, every_preset: bool) -> None:
+    """Options that go with one model, or with all presets, and were given for the other."""
+    given = [flag for flag, value in (of_one if every_preset else of_all).items() if value is not None]
+    if given:
+        raise typer.BadParameter(
+            f"{given[0]} goes with one model: give --model too" if every_preset else f"{given[0]} goes with all presets: leave out --model"
+        )
+
+
+def _fit_presets(answer: "Callable[[FoundModel, int], Fit]", context: int | None, name_filter: str | None, *, as_json: bool, quiet: bool) -> ExitCode:
+    """The same question about every preset, at the length asked for, or one that each can take."""
+    from kvcalc.catalog import model_of, presets
+    from kvcalc.fit import ranked
+
+    answers, unanswered = [], {}
+    for preset in presets():
+        found = model_of(preset)
+        if name_filter is not None and name_filter.strip().lower() not in found.name:
+            continue
+        own = found.spec.facts.max_context
+        length = context if context is not None else CONTEXT_WITHOUT_MODEL if own is None else min(own, CONTEXT_WITHOUT_MODEL)
+        try:
+            answers.append(answer(found, length))
+        except KvcalcError as error:
+            unanswered[found.name] = error.message
+    result = ranked(answers, unanswered)
+    if not result.rows:
+        raise KvcalcError("no preset is left to be answered", hint="; ".join(note.text for note in result.notes)[:300] or "`kvcalc models` lists the presets")
+    if as_json:
+        print(result.to_json())
+    elif quiet:
+        for row in result.rows:
+            if row.fits:
+                print(row.model.name)
+    else:
+        from kvcalc.render.fit import render_fits
+        from kvcalc.render.style import console_for_stdout
+
+        render_fits(result, console_for_stdout())
+    return ExitCode.YES if result.rows[0].fits else ExitCode.NO
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """How many requests fit: a pure function of a model, an engine, its options and a budget."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from math import ceil
 from typing import Final, Literal, NamedTuple
@@ -12,7 +12,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.estimate import LAYER_CAUSES, formula_bytes, length_notes, model_info, rows_of_one_copy
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import PACKINGS, KvDtype
-from kvcalc.results.fit import CapacityInfo, Difference, Division, Fit, GpuInfo, LengthRow, Memory, Range
+from kvcalc.results.fit import CapacityInfo, Difference, Division, Fit, Fits, GpuInfo, LengthRow, Memory, Range
 from kvcalc.results.shared import Parallel
 from kvcalc.units import BINARY_UNITS, format_bytes
 
@@ -129,6 +129,7 @@ def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked
             request_bytes=need * pool.unit_bytes,
         ),
         fits=fits,
+        lacking_bytes=0 if fits else _wanted_bytes(plan, asked) - _left_bytes(budget.memory),
         limited_by=limit,
         lengths=tuple(_length(plan, usable, tokens) for tokens in _lengths(spec, asked.context)),
         division=_division(spec, plan, options, kv_bytes, asked.context),
@@ -136,6 +137,25 @@ def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked
         commands={engine.name: " ".join(words)} if words else {},
         notes=(*spec.notes, *plan.notes, *budget.notes, *length_notes(spec, asked.context), *_scheduler_notes(limit, plan)),
     )
+
+
+def ranked(answers: Iterable[Fit], unanswered: Mapping[str, str]) -> Fits:
+    """Answers about many models: those that fit, the largest weights (or parameters) first, then the others by how little they lack.
+
+    `unanswered` holds the names of models with the reason why there is no answer.
+    """
+    rows = sorted(answers, key=lambda row: (not row.fits, row.lacking_bytes, -_size(row), row.model.name))
+    reasons: dict[str, list[str]] = {}
+    for name, reason in unanswered.items():
+        reasons.setdefault(reason, []).append(name)
+    notes = tuple(Note(code="unanswered", text=f"left out, since {reason}: {', '.join(names)}") for reason, names in reasons.items())
+    return Fits(rows=tuple(rows), notes=notes)
+
+
+def _size(row: Fit) -> int:
+    """How large a model is, for an order alone: its weights, else its parameters, where either is known."""
+    known = [size for size in (row.memory.weights_bytes, row.model.parameters) if size is not None]
+    return known[0] if known else 0
 
 
 def longest_request(holds: Callable[[int], bool], limit: int) -> int:
@@ -181,11 +201,9 @@ def _scheduler_notes(limit: str, plan: Plan) -> list[Note]:
 
 def _advice(plan: Plan, budget: Budget, asked: Asked, longest: int) -> list[str]:
     """What one request wants and has, and the nearest question that would be answered with yes."""
-    if budget.memory.kv_bytes == 0 and budget.memory.usable_bytes is not None and budget.memory.weights_bytes is not None:
-        over = budget.memory.weights_bytes + FLAT_RESERVE_BYTES - budget.memory.usable_bytes
+    if (over := -_left_bytes(budget.memory)) >= 0 and not budget.stated:
         return [f"the weights and the reserve are {format_bytes(over)} more than one GPU gives: use more GPUs (--tp), or a quantised checkpoint"]
-    unit = plan.pools[0].unit_bytes
-    wanted = (asked.batch * plan.need(asked.context)[0] + plan.reserved) * unit
+    unit, wanted = plan.pools[0].unit_bytes, _wanted_bytes(plan, asked)
     said = [f"{format_bytes(wanted)} on each GPU would hold it: {format_bytes(wanted - budget.memory.kv_bytes)} more than there are"]
     if longest and longest < asked.context:
         said.append(f"one request of {longest:,} tokens fits: --context {longest}")
@@ -193,6 +211,18 @@ def _advice(plan: Plan, budget: Budget, asked: Asked, longest: int) -> list[str]
         requests = (budget.memory.kv_bytes // unit - plan.reserved) // plan.need(asked.context)[0]
         said.append(f"{requests:,} requests of {asked.context:,} tokens fit: --batch {requests}")
     return said
+
+
+def _wanted_bytes(plan: Plan, asked: Asked) -> int:
+    """The KV budget of one GPU that holds the batch."""
+    return (asked.batch * plan.need(asked.context)[0] + plan.reserved) * plan.pools[0].unit_bytes
+
+
+def _left_bytes(memory: Memory) -> int:
+    """What is there for the cache; below zero where weights and reserve are more than the engine takes."""
+    if memory.usable_bytes is None or memory.weights_bytes is None or memory.reserve_bytes is None:
+        return memory.kv_bytes
+    return memory.usable_bytes - memory.weights_bytes - memory.reserve_bytes
 
 
 # Free memory divided by the plain formula

@@ -61,7 +61,10 @@ REFUSED = [
     (("estimate", "-m", "llama-3-8b", "--engine", "vllm", "--gpu", "h1oo"), 3, "H100"),
     (("estimate", "-m", "llama-3-8b", "--mamba-ssm-cache-dtype", "int8"), 2, "unknown state dtype"),
     (("fit", "-m", "llama-3-8b"), 2, "say what memory there is"),
-    (("fit", "--gpu-mem", "80GiB"), 2, "give --model"),
+    (("fit", "--gpu-mem", "80GiB", "--weights", "9GiB"), 2, "--weights goes with one model"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--filter", "llama"), 2, "--filter goes with all presets"),
+    (("fit", "--gpu-mem", "80GiB", "--filter", "no such name"), 3, "no preset"),
+    (("fit", "--gpu-mem", "80GiB", "--layers", "2"), 2, "give --model"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80G"), 2, "80GiB or 80GB"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--utilization", "0"), 2, "above 0"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--utilization", "1.2"), 2, "above 0"),
@@ -152,6 +155,34 @@ def test_fit_is_the_contract() -> None:
     assert [row["context"] for row in answer["lengths"]] == [1024, 4096, 8192]
     assert answer["division"]["differences"] == []
     assert answer["commands"] == {"vllm": "vllm serve meta-llama/Meta-Llama-3-8B --max-model-len 8192 --kv-cache-memory-bytes 21474836480"}
+
+
+def test_fit_of_every_preset_is_ranked() -> None:
+    done = kvcalc("fit", "--gpu-mem", "80GiB", "--json")
+    assert done.code == 0
+    rows = done.json["rows"]
+    (left_out,) = [[note for note in done.json["notes"] if note["code"] == "unanswered"]]
+    named = {name for note in left_out for name in note["text"].partition(": ")[2].split(", ")}
+    assert {row["model"]["name"] for row in rows} | named == set(preset_names())
+    assert not {row["model"]["name"] for row in rows} & named
+    fits = [row["fits"] for row in rows]
+    assert fits == sorted(fits, reverse=True)
+    assert [row["lacking_bytes"] for row in rows] == sorted(row["lacking_bytes"] for row in rows)
+    weights = [row["memory"]["weights_bytes"] for row in rows if row["fits"]]
+    assert weights == sorted(weights, reverse=True)
+    one = kvcalc("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--json").json
+    assert next(row for row in rows if row["model"]["name"] == "llama-3-8b") == one
+
+
+def test_fit_of_presets_by_name_and_at_a_length() -> None:
+    assert kvcalc("fit", "--kv-mem", "1GiB", "--filter", "llama-3.2", "--context", "4096", "--quiet").out.split() == [
+        "llama-3.2-11b-vision",
+        "llama-3.2-3b",
+        "llama-3.2-1b",
+    ]
+    done = kvcalc("fit", "--gpu-mem", "80GiB", "--filter", "70b")
+    assert done.code == 1
+    assert "0 of 4 presets fit" in done.out
 
 
 def test_fit_exits_1_where_it_does_not_fit_and_still_answers() -> None:

@@ -75,7 +75,10 @@ def test_capacity_by_its_definition(model: str, engine: str, sizes: tuple[int, i
         assert ask(model, budget, held.max_context, engine=engine).fits
     if held.max_context < max(context, loaded(model).facts.max_context or 0):
         assert not ask(model, budget, held.max_context + 1, engine=engine).fits
-    assert result.fits == (held.max_context >= context)
+    assert result.fits == (held.max_context >= context) == (result.lacking_bytes == 0)
+    if not result.fits:
+        assert ask(model, budget + result.lacking_bytes, context, engine=engine).fits
+        assert not ask(model, budget + result.lacking_bytes - 1, context, engine=engine).fits
     if result.division is not None:
         between = sum(difference.bytes for difference in result.division.differences)
         assert result.division.request_bytes + between == result.division.engine_request_bytes

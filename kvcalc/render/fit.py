@@ -4,7 +4,7 @@ from rich.console import Console
 
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, notes, with_version
-from kvcalc.results.fit import Division, Fit
+from kvcalc.results.fit import Division, Fit, Fits
 from kvcalc.units import binary_unit, format_bytes
 
 
@@ -110,3 +110,21 @@ def _differences(division: Division) -> Grid:
 
 def _signed(size: int, unit: str) -> str:
     return f"{'-' if size < 0 else '+'}{format_bytes(abs(size), unit).rpartition(' ')[0]}"
+
+
+def render_fits(result: Fits, console: Console) -> None:
+    """One line a model."""
+    table = Grid(left=["name", "fits"], right=["weights GiB", "KV GiB", "context", "requests", "longest", "lacking GiB"])
+    for row in result.rows:
+        held = next(each.requests for each in row.lengths if each.context == row.context)
+        weights = "-" if row.memory.weights_bytes is None else f"~{in_unit(row.memory.weights_bytes, 'GiB')}"
+        mark = "~" if "kv_bytes" in row.memory_range else ""
+        kv, lacking = mark + in_unit(row.memory.kv_bytes, "GiB"), "" if row.fits else mark + in_unit(row.lacking_bytes, "GiB")
+        longest = f"{row.capacity.max_context:,}"
+        table.add(printable(row.model.name), "yes" if row.fits else "no", weights, kv, f"{row.context:,}", f"{held:,}", longest, lacking)
+    table.print(console)
+    console.print()
+    fitting = sum(row.fits for row in result.rows)
+    text = f"{fitting} of {len(result.rows)} presets fit: the largest first, then those that lack least. `kvcalc fit --model NAME` says more of each."
+    console.print(text, highlight=False, markup=False)
+    notes(console, result.notes)

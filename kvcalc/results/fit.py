@@ -83,7 +83,7 @@ class Fit(Answer):
     """What a KV budget holds under an engine's rules. `fits`: whether `batch` requests of `context` do; `limited_by` is what binds: kv_bytes,
     max_seqs (the scheduler takes no more at once) or weights (they leave nothing). `memory_range` holds the sizes that are estimated. `division`
     is None where the plain formula cannot be written. `advice`: what would make it fit. `lengths`: other lengths of request. `commands`: the line that
-    starts a server so, of the longest request where the context does not fit.
+    starts a server so, of the longest request where the context does not fit. `lacking_bytes`: what one GPU has too little of for the batch.
     """
 
     model: ModelInfo
@@ -99,9 +99,17 @@ class Fit(Answer):
     memory_range: dict[str, Range]
     capacity: CapacityInfo
     fits: bool
+    lacking_bytes: int
     limited_by: Literal["kv_bytes", "max_seqs", "weights"]
     lengths: tuple[LengthRow, ...]
     division: Division | None
     advice: tuple[str, ...]
     commands: dict[str, str]
+    notes: tuple[Note, ...]
+
+
+class Fits(Answer):
+    """The same question about many models, best first; `notes` name those that could not be answered."""
+
+    rows: tuple[Fit, ...]
     notes: tuple[Note, ...]
