@@ -258,6 +258,7 @@ def fit(
         typer.Option("--utilization", "--gpu-memory-utilization", parser=_parser(parse_part), metavar="PART", help="Of the memory, what the engine takes."),
     ] = None,
     weights: Annotated[int | None, typer.Option("--weights", **SIZE, help="Bytes of the whole checkpoint.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", **COUNT, help="GPUs in all; given alone, they share the heads.")] = None,
     name_filter: Annotated[str | None, typer.Option("--filter", metavar="TEXT", help="Without --model: only presets whose name contains this.")] = None,
     kv_dtype: KvDtypeOption = AUTO,
     engine: EngineName = "vllm",
@@ -296,7 +297,7 @@ def fit(
     _check_scope({"--weights": weights}, {"--filter": name_filter}, every_preset=every_preset)
     rules = find_engine(engine)
     card = None if gpu is None else _gpu(gpu)
-    options = _options(call.params, None if card is None else card.device(gpu_mem))
+    options = _options({**call.params, "tp": _tp(gpus, tp, pp, dp)}, None if card is None else card.device(gpu_mem))
     if kv_mem is None:
         memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or card is None else card.memory()
         info = GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes, memory_by=memory_by)
@@ -321,6 +322,15 @@ def fit(
 
         render_fit(result, console_for_stdout())
     return ExitCode.YES if result.fits else ExitCode.NO
+
+
+def _tp(gpus: int | None, tp: int, pp: int, dp: int) -> int:
+    """GPUs that share the heads: as many as there are where nothing is said of how they share the work."""
+    if gpus is None or gpus == tp * pp * dp:
+        return tp
+    if (tp, pp, dp) == (1, 1, 1):
+        return gpus
+    raise typer.BadParameter(f"--gpus {gpus} are not --tp {tp} x --pp {pp} x --dp {dp} = {tp * pp * dp}")
 
 
 def _check_budget(of_a_gpu: dict[str, object], kv_mem: int | None, gpu_mem: int | None, gpu: str | None) -> None:

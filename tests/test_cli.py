@@ -65,6 +65,8 @@ REFUSED = [
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--filter", "llama"), 2, "--filter goes with all presets"),
     (("fit", "--gpu-mem", "80GiB", "--filter", "no such name"), 3, "no preset"),
     (("fit", "--gpu-mem", "80GiB", "--layers", "2"), 2, "give --model"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--gpus", "8", "--tp", "4"), 2, "--gpus 8 are not --tp 4 x --pp 1 x --dp 1 = 4"),
+    (("fit", "-m", "phi-4", "--gpu-mem", "80GiB", "--gpus", "4"), 3, "neither divides the 10 KV heads"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80G"), 2, "80GiB or 80GB"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--utilization", "0"), 2, "above 0"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--utilization", "1.2"), 2, "above 0"),
@@ -193,6 +195,14 @@ def test_fit_exits_1_where_it_does_not_fit_and_still_answers() -> None:
     assert screen.code == 1
     assert "does not fit" in screen.out
     assert "--context 32752" in screen.out
+
+
+def test_gpus_alone_share_the_heads() -> None:
+    alone = kvcalc("fit", "-m", "llama-3.1-70b", "--gpu-mem", "80GiB", "--gpus", "4", "--json").json
+    assert alone == kvcalc("fit", "-m", "llama-3.1-70b", "--gpu-mem", "80GiB", "--tp", "4", "--json").json
+    assert (alone["gpus"], alone["parallel"]["tp"]) == (4, 4)
+    replicas = kvcalc("fit", "-m", "llama-3.1-70b", "--gpu-mem", "80GiB", "--gpus", "8", "--tp", "4", "--dp", "2", "--json").json
+    assert (replicas["gpus"], replicas["capacity"]) == (8, alone["capacity"])
 
 
 def test_fit_quiet_is_whole_requests() -> None:
