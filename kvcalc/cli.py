@@ -294,7 +294,11 @@ def fit(
     _one_form(as_json, quiet)
     _check_budget({"--utilization": utilization, "--weights": weights}, kv_mem, gpu_mem, gpu)
     every_preset = model is None and (layers, kv_heads, head_dim) == (None, None, None)
-    _check_scope({"--weights": weights}, {"--filter": name_filter}, every_preset=every_preset)
+    _check_scope(
+        {"--weights": weights, "--as": as_model_type, "--revision": revision, "--encoder-tokens": encoder_tokens},
+        {"--filter": name_filter},
+        every_preset=every_preset,
+    )
     rules = find_engine(engine)
     card = None if gpu is None else _gpu(gpu)
     options = _options({**call.params, "tp": _tp(gpus, tp, pp, dp)}, None if card is None else card.device(gpu_mem))

@@ -62,6 +62,7 @@ REFUSED = [
     (("estimate", "-m", "llama-3-8b", "--mamba-ssm-cache-dtype", "int8"), 2, "unknown state dtype"),
     (("fit", "-m", "llama-3-8b"), 2, "say what memory there is"),
     (("fit", "--gpu-mem", "80GiB", "--weights", "9GiB"), 2, "--weights goes with one model"),
+    (("fit", "--gpu-mem", "80GiB", "--as", "llama"), 2, "--as goes with one model"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--filter", "llama"), 2, "--filter goes with all presets"),
     (("fit", "--gpu-mem", "80GiB", "--filter", "no such name"), 3, "no preset"),
     (("fit", "--gpu-mem", "80GiB", "--layers", "2"), 2, "give --model"),
