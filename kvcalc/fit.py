@@ -22,6 +22,9 @@ FLAT_RESERVE_BYTES: Final = 3 * GIB
 """Activations, CUDA graphs and runtime of vLLM together: the median of 23 public start-up logs (usable - weights - KV cache: 2.9 GiB), of which
 nine in ten lie in FLAT_RESERVE. It depends on the model, on batched tokens and on the release, and is therefore named as an estimate."""
 
+NVIDIA_SMI_HIDES: Final = "0.9 GiB"
+"""At most: 81,920 MiB of an A100 80GB are 79.15 to 79.32 GiB for CUDA, 15,360 MiB of a T4 14.56 to 14.74 (public logs)."""
+
 LENGTHS: Final = (1024, 4096, 16384, 65536)
 
 
@@ -73,7 +76,8 @@ def gpu_budget(spec: ModelSpec, engine: Engine, options: Options, gpu: GpuInfo, 
     if gpu.memory_by is not None and gpu.memory_by.startswith("nvidia-smi"):
         said.append(
             Note(
-                code="gpu-memory", text="the GPU's memory is what nvidia-smi shows; CUDA sees up to 0.9 GiB less of it: --gpu-mem takes the engine's own figure"
+                code="gpu-memory",
+                text=f"the GPU's memory is what nvidia-smi shows; CUDA sees up to {NVIDIA_SMI_HIDES} less: --gpu-mem takes the engine's own figure",
             )
         )
     return Budget(gpu, memory, ranges, tuple(said), stated=False, utilization=utilization)

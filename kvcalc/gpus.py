@@ -74,9 +74,8 @@ class GpuMatch(Frozen):
         if len(capabilities) > 1:
             raise KvcalcError(f"{self.asked} may be {_listed(self.gpus)}", hint="name the one you mean")
         capability = capabilities.pop()
-        sizes = {gpu.size_class_bytes for gpu in self.gpus}
-        size = memory_bytes if memory_bytes is not None else min((size for size in sizes if size is not None), default=None)
-        return Device(self.name, None if capability is None else int(capability.replace(".", "")), size)
+        sizes = {size for gpu in self.gpus if (size := gpu.size_class_bytes) is not None} if memory_bytes is None else {memory_bytes}
+        return Device(self.name, None if capability is None else int(capability.replace(".", "")), tuple(sorted(sizes)))
 
 
 def find_gpu(text: str) -> GpuMatch:

@@ -1,4 +1,4 @@
-"""The catalogues as answers of their own."""
+"""The catalogue of models as an answer of its own."""
 
 from collections.abc import Iterable
 

@@ -72,7 +72,7 @@ def test_variants_are_told_apart_only_where_it_matters() -> None:
 
 
 def test_stated_memory_takes_the_place_of_the_catalogue() -> None:
-    assert find_gpu("a100").device(20 * GIB).memory_bytes == 20 * GIB
+    assert find_gpu("a100").device(20 * GIB).memory_sizes == (20 * GIB,)
 
 
 def test_memory_that_nobody_reported_is_asked_for() -> None:

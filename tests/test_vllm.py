@@ -142,6 +142,13 @@ def test_what_vllm_turns_down_is_refused_and_its_plain_form_is_not(model: str, c
     NEWEST_VLLM.plan(spec, Options(device=find_gpu("h100").device()))
 
 
+def test_releases_before_0_14_store_k_and_v_of_one_width() -> None:
+    spec = load_model("mimo-v2-flash").spec
+    with pytest.raises(KvcalcError, match="K and V of one width only"):
+        VllmEngine(Version(11)).plan(spec, Options())
+    VllmEngine(Version(14)).plan(spec, Options())
+
+
 @pytest.mark.parametrize("release", ["0.6", "0.7.3", "0.11", "v0.11.2", "0.33.0", "0.14.0rc1"])
 def test_releases_are_read(release: str) -> None:
     assert find_engine(f"vllm@{release}").version == find_version(release).number
@@ -221,6 +228,11 @@ def test_batch_sizes_follow_the_gpu() -> None:
     for gpu, sizes in {"h100": (8192, 1024), "a100-80gb": (2048, 256), "l4": (2048, 256), "b200": (16384, 1024), "gb10": (2048, 256)}.items():
         assert NEWEST_VLLM.plan(spec, Options(device=find_gpu(gpu).device())).batch == sizes
     assert NEWEST_VLLM.plan(spec, Options()).batch == (2048, 128)
+    thor = find_gpu("thor")  # 64 or 128 GB: on either side of 70 GiB
+    with pytest.raises(KvcalcError, match="depend on how much memory thor has"):
+        NEWEST_VLLM.plan(spec, Options(device=thor.device()))
+    assert NEWEST_VLLM.plan(spec, Options(device=thor.device(64 * GIB))).batch == (2048, 256)
+    assert NEWEST_VLLM.plan(spec, Options(device=thor.device(), max_batched_tokens=512, max_seqs=8)).batch == (512, 8)
     assert VllmEngine(Version(25)).plan(spec, Options(device=find_gpu("b200").device())).batch == (8192, 1024)
     assert NEWEST_VLLM.plan(spec, Options(max_batched_tokens=64, max_seqs=256)).batch == (64, 64)
     assert NEWEST_VLLM.plan(load_model("gemma-4-31b").spec, Options()).batch == (2496, 128)

@@ -10,13 +10,13 @@ LayerKind = Literal["full", "sliding", "chunked", "latent", "indexer", "compress
 
 
 class Device(NamedTuple):
-    """A GPU as engines see it. `capability` is the CUDA compute capability times ten, None for other makes; `memory_bytes` decides about batch
-    sizes, None where it is not known.
+    """A GPU as engines see it. `capability` is the CUDA compute capability times ten, None for other makes; `memory_sizes` are the bytes that its
+    variants have, which decide about batch sizes: several where the name does not tell, none where they are not known.
     """
 
     name: str
     capability: int | None
-    memory_bytes: int | None
+    memory_sizes: tuple[int, ...]
 
 
 class Options(NamedTuple):
@@ -59,13 +59,13 @@ OPTION_FLAGS: Final = {
     "async_scheduling": "--no-async-scheduling",
     "enforce_eager": "--enforce-eager",
 }
-"""What a user typed for the options that not every engine has."""
+"""What a user typed for the options that the bare formula has no use for."""
 
 
-def unused_options(options: Options, engine: str, used: frozenset[str] = frozenset()) -> list[Note]:
+def unused_options(options: Options, engine: str) -> list[Note]:
     """A note that names the options which were given and change nothing under this engine."""
     plain = Options()
-    given = [flag for field, flag in OPTION_FLAGS.items() if field not in used and getattr(options, field) != getattr(plain, field)]
+    given = [flag for field, flag in OPTION_FLAGS.items() if getattr(options, field) != getattr(plain, field)]
     return [Note(code="unused", text=f"{engine} does not use {', '.join(given)}")] if given else []
 
 

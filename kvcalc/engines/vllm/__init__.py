@@ -316,5 +316,8 @@ def _check_layout(options: Options, pages: Layout, version: Version) -> None:
         raise KvcalcError(f"vLLM {version.number} kept states outside its KV pool", hint="use --engine vllm@0.11 or newer")
     if (pages.block_outermost or "sliding_mla" in families) and not version.packs_groups:
         raise KvcalcError(f"how vLLM {version.number} lays out the pages of this model is not known", hint="use --engine vllm")
+    shapes = [page.cache.planes for page in pages.specs if page.cache.kernel == "gqa"]
+    if not version.stores_v_apart and any(k.width != v.width for k, v in shapes):
+        raise KvcalcError(f"vLLM {version.number} stores K and V of one width only", hint="use --engine vllm@0.14 or newer")
     if not options.hybrid_manager and "mamba" in families and len(families) > 1:
         raise KvcalcError("vLLM cannot run a model with states without its hybrid KV cache manager", hint="leave out --disable-hybrid-kv-cache-manager")

@@ -43,11 +43,15 @@ def _by_device(options: Options, version: Version) -> BatchSizes:
     name = options.device.name.lower()
     if "a100" in name or "gb10" in name:
         return BatchSizes(2048, 256)
-    memory = options.device.memory_bytes
-    if memory is None:
-        if options.max_batched_tokens is not None and options.max_seqs is not None:
-            return BatchSizes(options.max_batched_tokens, options.max_seqs)
+    if options.max_batched_tokens is not None and options.max_seqs is not None:
+        return BatchSizes(options.max_batched_tokens, options.max_seqs)
+    found = {_by_memory(memory, version) for memory in options.device.memory_sizes}
+    if len(found) != 1:
         raise KvcalcError(f"vLLM's batch sizes depend on how much memory {options.device.name} has, which is not known", hint="state it with --gpu-mem")
+    return found.pop()
+
+
+def _by_memory(memory: int, version: Version) -> BatchSizes:
     if memory >= 160 * GIB and version.has_large_tier:
         return BatchSizes(16384, 1024)
     return BatchSizes(8192, 1024) if memory >= 70 * GIB else BatchSizes(2048, 256)
