@@ -1,11 +1,13 @@
 """A small Hub on loopback, as well-behaved or as broken as a test wants it."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -13,7 +15,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class File:
-    """What the Hub says to a request for one file. `headers` are added, `length` replaces the true Content-Length."""
+    """What the Hub says to a request for one file. `headers` are added, `length` replaces the true Content-Length. `ranges`: a request for a part gets
+    no more than that. After each KiB it waits for `pause_s`.
+    """
 
     body: bytes = b""
     status: int = 200
@@ -21,21 +25,58 @@ class File:
     length: int | None = None
     hub_headers: bool = True
     delay_s: float = 0
+    pause_s: float = 0
+    ranges: bool = True
 
 
 @dataclass
 class Hub:
-    """Files by "owner/name/file" and what was asked of them."""
+    """Files by "owner/name/file", what was asked of them, and how many bytes of them were sent."""
 
     url: str
     files: dict[str, File]
     asked: list[tuple[str, str]] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
+    sent_bytes: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
 
     def add(self, repo: str, config: dict[str, Any] | bytes, filename: str = "config.json", **how: Any) -> None:
         body = config if isinstance(config, bytes) else json.dumps(config).encode()
         self.files[f"{repo}/{filename}"] = File(body, **how)
+
+
+def look_up(hub: Hub, repo: str, revision: str, filename: str) -> File:
+    """What to say to a request for a file that is there or not."""
+    file = hub.files.get(f"{repo}/{filename}")
+    if file is None:
+        known = any(name.startswith(f"{repo}/") for name in hub.files)
+        return File(status=404, headers={"X-Error-Code": "EntryNotFound" if known else "RepoNotFound"})
+    if revision not in ("main", COMMIT):
+        return File(status=404, headers={"X-Error-Code": "RevisionNotFound"})
+    return file
+
+
+def part_of(file: File, wanted: str) -> tuple[int, bytes, dict[str, str]]:
+    """Status, bytes and headers for a Range header (RFC 9110, 14)."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted)
+    assert match is not None, wanted
+    size = len(file.body)
+    start = int(match[1]) if match[1] else max(0, size - int(match[2]))
+    end = min(size, int(match[2]) + 1 if match[1] and match[2] else size)
+    if start >= end:
+        return 416, b"", {"Content-Range": f"bytes */{size}", **file.headers}
+    return 206, file.body[start:end], {"Content-Range": f"bytes {start}-{end - 1}/{size}", **file.headers}
+
+
+def send(hub: Hub, to: BufferedIOBase, body: bytes, pause_s: float) -> None:
+    """Sends as much as the client takes, in pieces of 1 KiB."""
+    with suppress(ConnectionError):  # the client has read enough
+        for start in range(0, len(body), 1024):
+            piece = body[start : start + 1024]
+            to.write(piece)
+            hub.sent_bytes += len(piece)
+            if pause_s and hub.stop.wait(pause_s):
+                return
 
 
 def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -51,23 +92,21 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             revision, _, filename = rest.partition("/")
             hub.asked.append((self.command, f"{repo}@{revision}/{filename}"))
             hub.tokens.add(self.headers.get("authorization"))
-            file = hub.files.get(f"{repo}/{filename}")
-            if file is None:
-                known = any(name.startswith(f"{repo}/") for name in hub.files)
-                file = File(status=404, headers={"X-Error-Code": "EntryNotFound" if known else "RepoNotFound"})
-            elif revision not in ("main", COMMIT):
-                file = File(status=404, headers={"X-Error-Code": "RevisionNotFound"})
+            file = look_up(hub, repo, revision, filename)
             hub.stop.wait(file.delay_s)
-            self.send_response(file.status)
-            self.send_header("Content-Length", str(len(file.body) if file.length is None else file.length))
+            status, body, headers = file.status, file.body, dict(file.headers)
+            if file.ranges and status == 200 and (wanted := self.headers.get("Range")):
+                status, body, headers = part_of(file, wanted)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body) if file.length is None else file.length))
             if file.hub_headers:
                 self.send_header("ETag", f'"{abs(hash(file.body)):x}"')
                 self.send_header("X-Repo-Commit", COMMIT)
-            for name, value in file.headers.items():
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
             if with_body:
-                self.wfile.write(file.body)
+                send(hub, self.wfile, body, file.pause_s)
 
         def log_message(self, *_: Any) -> None:
             """Silence: a test's output is its own."""
