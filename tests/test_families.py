@@ -10,7 +10,16 @@ from kvcalc.families import ARCHITECTURES, FAMILIES, NO_KV_CACHE, Family, Wrappe
 from kvcalc.families.class_defaults import NESTED_DEFAULTS
 from kvcalc.layers import Cache, Chunk, Grows, ModelSpec, Window
 
-LLAMA = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 2048}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+}
 """A complete small config; the tables below change one thing in it."""
 
 MLA = {

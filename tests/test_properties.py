@@ -96,6 +96,7 @@ BUILDERS: dict[str, Callable[[Size], Config]] = {
     "gemma3_text": plain("gemma3_text"),
     "granite_swa": plain("granite_swa"),
     "exaone4": plain("exaone4", sliding_window_pattern="LLLG"),
+    "laguna": plain("laguna"),
     "qwen2": plain("qwen2", use_sliding_window=True, max_window_layers=2),
     "qwen3_moe": plain("qwen3_moe", use_sliding_window=True),
     "gpt_bigcode": plain("gpt_bigcode", num_key_value_heads=...),

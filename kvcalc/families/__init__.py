@@ -5,6 +5,7 @@ A new architecture is one entry in FAMILIES, and a file of its own only when its
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
@@ -30,8 +31,8 @@ from kvcalc.families.decoder import (
     when_switched_on,
 )
 from kvcalc.families.latent import double_mla, mla, mla_with_indexer, mla_with_shared_indexers
-from kvcalc.families.mixed import chunked, gemma3n, gemma4, mimo_v2, searched, step
-from kvcalc.families.quantization import brings_kv_scales, kv_dtype, stored_weights
+from kvcalc.families.mixed import chunked, gemma3n, gemma4, laguna, mimo_v2, searched, step
+from kvcalc.families.quantization import brings_kv_scales, kv_dtype, quantization
 from kvcalc.families.recurrent import (
     bamba,
     gated_delta_net,
@@ -53,7 +54,8 @@ from kvcalc.families.recurrent import (
     zamba2,
     zaya,
 )
-from kvcalc.layers import Facts, ModelSpec, Note
+from kvcalc.families.weights import Holder, Weighed, weigh
+from kvcalc.layers import Facts, Layer, ModelSpec, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ FAMILIES: Final[dict[str, Family | Wrapper]] = {
     "kimi_k25": Wrapper("text_config", "kimi_k2"),
     "kimi_k3": Wrapper("text_config", "kimi_linear"),
     "kimi_linear": Family(kimi_linear),
+    "laguna": Family(laguna),
     "lfm2": Family(lfm2),
     "lfm2_moe": Family(lfm2),
     "lfm2_vl": Wrapper("text_config", "lfm2"),
@@ -377,8 +380,11 @@ def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any]
         model_type = as_model_type
     elif model_type is None:
         model_type = _by_architecture(config, notes)
-    text, family = _language_model(config, model_type)
+    text, family, holders = _language_model(config, model_type)
     read = family.read(text)
+    weighed = _weighed(config, text, holders, read.layers, read.draft_layers)
+    if weighed.missing is not None:
+        notes.append(Note(code="parameters", text=f"not all parameters are counted: {weighed.missing}"))
     if text.get("is_causal") is False:
         notes.append(Note(code="not-causal", text="is_causal is false: an embedding model on a decoder; engines that run it both ways keep no cache at all"))
     facts = Facts(
@@ -387,14 +393,53 @@ def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any]
         kv_dtype=kv_dtype(config, text, hf_quant_config),
         max_context=text.max_context(scaled=family.scaled_context),
         encoder_tokens=read.encoder_tokens,
+        parameters=weighed.parameters,
+        parameters_text=weighed.parameters_text,
         formula=read.formula,
-        weights=stored_weights(config, text, hf_quant_config),
         image_prefix=_reads_images_both_ways(config, text, model_type),
         pooling=_pools(config, model_type),
         quantized_kv_scales=brings_kv_scales(config, text, hf_quant_config),
         sharded_tower=_sharded_tower(config, model_type),
     )
-    return ModelSpec(layers=read.layers, draft_layers=read.draft_layers, facts=facts, notes=tuple(notes))
+    return ModelSpec(
+        layers=read.layers,
+        draft_layers=read.draft_layers,
+        tensors=weighed.tensors,
+        untold=weighed.untold,
+        quantization=quantization(config, text, hf_quant_config),
+        facts=facts,
+        notes=tuple(notes),
+    )
+
+
+def with_weights(spec: ModelSpec, fields: Mapping[str, Any]) -> ModelSpec:
+    """A model whose layers are known, with the tensors and the quantization that `fields` tell: those of its config.json that decide about weights.
+
+    Raises KvcalcError where they do not tell them.
+    """
+    config = Config(_with_decimals(fields), "config")
+    text, _, holders = _language_model(config, spec.facts.model_type or "")
+    weighed = _weighed(config, text, holders, spec.layers, spec.draft_layers)
+    if not weighed.tensors:
+        raise config.error(weighed.missing or "tells no tensors")
+    return spec.model_copy(update={"tensors": weighed.tensors, "untold": weighed.untold, "quantization": quantization(config, text, None)})
+
+
+def _with_decimals(value: Any) -> Any:  # noqa: ANN401 (a YAML value can be anything)
+    """Numbers with a point as Decimal, as they are read from a config.json."""
+    match value:
+        case float():
+            return Decimal(repr(value))
+        case Mapping():
+            return {name: _with_decimals(each) for name, each in value.items()}
+        case list():
+            return [_with_decimals(each) for each in value]
+        case _:
+            return value
+
+
+def _weighed(config: Config, text: Config, holders: tuple[Holder, ...], layers: tuple[Layer, ...], draft_layers: tuple[Layer, ...]) -> Weighed:
+    return weigh(holders[:-1], Holder(holders[-1].model_type, text), layers, draft_layers, config.strings("architectures") or ())
 
 
 _IMAGE_PREFIX: Final = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma"})
@@ -433,14 +478,16 @@ def _by_architecture(config: Config, notes: list[Note]) -> str:
     return found
 
 
-def _language_model(config: Config, model_type: str) -> tuple[Config, Family]:
-    """The object that describes the language model, and its family, through any number of wrappers."""
+def _language_model(config: Config, model_type: str) -> tuple[Config, Family, tuple[Holder, ...]]:
+    """The object that describes the language model and its family, through any number of wrappers: these as they were met, and that object last."""
+    holders: list[Holder] = []
     while True:
+        holders.append(Holder(model_type, config))
         family = FAMILIES.get(model_type)
         if family is None:
             raise _unknown(config, model_type)
         if isinstance(family, Family):
-            return Config(config.fields, config.where, {**config.class_defaults, **family.filled_in}), family
+            return Config(config.fields, config.where, {**config.class_defaults, **family.filled_in}), family, tuple(holders)
         inner = config.section(family.path)
         if inner is None:
             if family.flat is None:

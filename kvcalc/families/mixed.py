@@ -129,6 +129,20 @@ def step(config: Config) -> Decoder:
     return Decoder(tuple(layers))
 
 
+def laguna(config: Config) -> Decoder:
+    """Laguna: layer_types, and the query heads of each layer in num_attention_heads_per_layer (vLLM 0.33.0, laguna.py)."""
+    count, kv_heads, width = config.layer_count(), config.kv_heads(), config.head_dim()
+    heads = config.numbers("num_attention_heads_per_layer", 1) or (config.query_heads(),) * count
+    config.check_per_layer("num_attention_heads_per_layer", len(heads), count)
+    windows = listed_windows(config, count) or [None] * count
+    if uneven := next((number for number in heads if number % kv_heads), None):
+        raise config.error(f"contradictory numbers: {uneven} query heads cannot share {kv_heads} KV heads evenly")
+    built = {
+        (number, window): attention(kv_heads=kv_heads, query_heads=number, head_dim=width, window=window) for number, window in zip(heads, windows, strict=True)
+    }
+    return Decoder(tuple(Layer(caches=(built[key],)) for key in zip(heads, windows, strict=True)), formula=stated_numbers(config))
+
+
 def searched(config: Config) -> Decoder:
     """Nemotron-NAS: block_configs says for each layer how many query heads share a KV head (n_heads_in_group), or that it has no attention."""
     count, query_heads = config.layer_count(), config.query_heads()
