@@ -3,10 +3,12 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from pydantic import ValidationError
 
@@ -16,20 +18,45 @@ from kvcalc.layers import MAX_LAYERS, Facts, Layer, ModelSpec, Note
 from kvcalc.presets import SpecFile, first_error
 from kvcalc.units import format_bytes
 
+if TYPE_CHECKING:
+    from kvcalc.safetensors import Header  # a preset does without
+
 MAX_FILE_BYTES: Final = 8 << 20
 """No config.json or spec YAML of a real model comes near this size."""
+MAX_INDEX_BYTES: Final = 64 << 20
+"""An index has a line of about 100 bytes for each tensor: those of the largest mixtures of experts take some 15 MB."""
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _SPEC_SUFFIXES: Final = (".yaml", ".yml")
 
 
+class HubRevision(NamedTuple):
+    """A repository at one commit, and the folder in the Hub's cache that holds what is there of it."""
+
+    repo: str
+    commit: str
+    folder: Path
+
+
 class Model(NamedTuple):
-    """A model that was found: what to call it, where it was read, its layers, and what a server takes as its name."""
+    """A model that was found: what to call it, where it was read, its layers, what a server takes as its name, where its weights can be looked for and
+    what decides about them (None where nothing says).
+    """
 
     name: str
     source: str
     spec: ModelSpec
     served_as: str
+    weights_at: Path | HubRevision | None = None
+    weight_fields: Mapping[str, Any] | None = None
+
+    def weighed(self) -> ModelSpec:
+        """The model with its tensors, where a preset or spec YAML states in `weight_fields` what decides about them. Raises KvcalcError where that is wrong."""
+        if self.weight_fields is None:
+            return self.spec
+        from kvcalc.families import with_weights  # a question about the cache alone does without
+
+        return with_weights(self.spec, self.weight_fields)
 
 
 def load_model(text: str, revision: str | None = None, as_model_type: str | None = None) -> Model:
@@ -77,7 +104,7 @@ def preset_folder() -> Path:
 
 def model_of(preset: SpecFile) -> Model:
     """A preset as a model."""
-    return Model(preset.name, f"preset {preset.name}", preset.spec(), preset.hub[0] if preset.hub else preset.name)
+    return Model(preset.name, f"preset {preset.name}", preset.spec(), preset.hub[0] if preset.hub else preset.name, weight_fields=preset.config)
 
 
 def preset_names() -> list[str]:
@@ -132,7 +159,7 @@ def _from_path(path: Path, as_model_type: str | None) -> Model:
         return _from_config(config, path.resolve().name, as_model_type)
     if path.suffix in _SPEC_SUFFIXES:
         spec = _read_spec(path)
-        return Model(spec.name, str(path), spec.spec(), spec.hub[0] if spec.hub else spec.name)
+        return Model(spec.name, str(path), spec.spec(), spec.hub[0] if spec.hub else spec.name, weight_fields=spec.config)
     return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem, as_model_type)
 
 
@@ -143,30 +170,37 @@ def _from_config(path: Path, name: str, as_model_type: str | None) -> Model:
     fields = _read_json(path, str(path))
     beside = path.with_name("hf_quant_config.json")
     quant = _read_json(beside, str(beside)) if asks_for_quant_file(fields) and _exists(beside) else None
-    return Model(name, str(path), read_config(fields, hf_quant_config=quant, as_model_type=as_model_type), str(path.resolve().parent))
+    spec = read_config(fields, hf_quant_config=quant, as_model_type=as_model_type)
+    return Model(name, str(path), spec, str(path.resolve().parent), path.parent if path.name == "config.json" else None)
 
 
-def _read_bytes(path: Path, shown: str) -> bytes:
-    """A whole small file. Raises KvcalcError for what is no regular file, is too large, or cannot be read."""
+@contextmanager
+def _opened(path: Path, shown: str) -> Iterator[BinaryIO]:
+    """A file for reading, at once even where it is a pipe. Raises KvcalcError for what is no regular file or cannot be read."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise KvcalcError(f"{shown} is not a regular file")
-            data = file.read(MAX_FILE_BYTES + 1)
+            yield file
     except OSError as error:
         raise KvcalcError(f"{shown} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise KvcalcError(f"{shown} is larger than {format_bytes(MAX_FILE_BYTES)}: this is no model description")
+
+
+def _read_bytes(path: Path, shown: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """A whole small file. Raises KvcalcError for what is no regular file, is too large, or cannot be read."""
+    with _opened(path, shown) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise KvcalcError(f"{shown} is larger than {format_bytes(max_bytes)}: this is no model description")
     return data
 
 
-def _read_json(path: Path, shown: str) -> Mapping[str, Any]:
+def _read_json(path: Path, shown: str, max_bytes: int = MAX_FILE_BYTES) -> Mapping[str, Any]:
     """A JSON object. Numbers with a point become Decimal, so that nothing passes through a float."""
     import json  # a preset does without
     from decimal import Decimal
 
-    data = _read_bytes(path, shown)
+    data = _read_bytes(path, shown, max_bytes)
     if data.lstrip()[:1] == b"<":
         raise KvcalcError(f"{shown} is a web page, not JSON", hint="a proxy or a login page may stand between you and the Hub", code=ExitCode.ENVIRONMENT)
     try:
@@ -228,7 +262,8 @@ def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Mod
     quant, notes = _quant_file(repo, commit=path.parent.name) if asks_for_quant_file(fields) else (None, ())
     at = "" if revision is None else f"@{revision}"
     spec = read_config(fields, hf_quant_config=quant, as_model_type=as_model_type)
-    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}), repo)
+    weights_at = HubRevision(repo, path.parent.name, path.parent)
+    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}), repo, weights_at)
 
 
 def _quant_file(repo: str, commit: str) -> tuple[Mapping[str, Any] | None, tuple[Note, ...]]:
@@ -243,3 +278,176 @@ def _quant_file(repo: str, commit: str) -> tuple[Mapping[str, Any] | None, tuple
         text = f"whether {repo} has a hf_quant_config.json, which can name a KV dtype, could not be found out: {error.message}"
         return None, (Note(code="quant-file", text=text),)
     return (None if path is None else _read_json(path, f"hf_quant_config.json of {repo}")), ()
+
+
+# Checkpoint sizes
+
+
+class Checkpoint(NamedTuple):
+    """Bytes of all weights as they are stored, where that was read, and elements by safetensors' name of the dtype (None where no header was read)."""
+
+    size_bytes: int
+    source: str
+    elements: dict[str, int] | None
+
+
+def find_checkpoint(model: Model) -> tuple[Checkpoint | None, tuple[Note, ...]]:
+    """How large the weights of `model` are, from their headers or index, and what was noted on the way. None where nothing tells.
+
+    Of the Hub, little is read and no failure counts: a note says why there is no size. Raises KvcalcError for a local checkpoint that is damaged.
+    """
+    match model.weights_at:
+        case None:
+            return None, ()
+        case Path() as folder:
+            return _local_checkpoint(folder)
+        case HubRevision() as place:
+            try:
+                cached, _ = _named_checkpoint(place.folder)
+                return cached or _hub_checkpoint(place.repo, place.commit), ()
+            except KvcalcError as error:
+                return None, (Note(code="checkpoint", text=f"how large the weights of {place.repo} are could not be looked up: {error.message}"),)
+
+
+_INDEXES: Final = ("model.safetensors.index.json", "consolidated.safetensors.index.json")
+_FILES: Final = ("model.safetensors", "consolidated.safetensors")
+"""What transformers writes, and what Mistral does; where both are there, they hold the same weights twice."""
+_BIN_INDEX: Final = "pytorch_model.bin.index.json"
+_PART_OF: Final = re.compile(r"(?P<stem>.+)-[0-9]+-of-(?P<count>[0-9]{1,6})\.safetensors")
+
+
+def _local_checkpoint(folder: Path) -> tuple[Checkpoint | None, tuple[Note, ...]]:
+    """The checkpoint in a folder of the user's own: files of any name count where none has a usual one."""
+    found, notes = _named_checkpoint(folder)
+    if found is not None or notes:
+        return found, notes
+    files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_"))  # an adapter is no part of the model
+    files = [path for path in files if not path.name.startswith("consolidated")] or files
+    parts = Counter((match["stem"], int(match["count"])) for path in files if (match := _PART_OF.fullmatch(path.name)))
+    for (stem, count), there in parts.items():
+        if there != count:
+            return None, (Note(code="checkpoint", text=f"{folder} holds {there} of {count} files {stem}-*: how large all weights are is not known"),)
+    if files:
+        return _sum_of([_read_header(path) for path in files], folder), ()
+    return None, ()
+
+
+def _named_checkpoint(folder: Path) -> tuple[Checkpoint | None, tuple[Note, ...]]:
+    """The checkpoint in a folder, by the names that libraries look for."""
+    for name in _INDEXES:
+        if os.path.lexists(folder / name):
+            return _indexed_checkpoint(folder, folder / name)
+    for name in _FILES:
+        if os.path.lexists(folder / name):
+            return _sum_of([_read_header(folder / name)], folder), ()
+    if os.path.lexists(folder / _BIN_INDEX):
+        return _stated(_read_json(folder / _BIN_INDEX, str(folder / _BIN_INDEX), MAX_INDEX_BYTES), folder / _BIN_INDEX)
+    return None, ()
+
+
+def _indexed_checkpoint(folder: Path, path: Path) -> tuple[Checkpoint | None, tuple[Note, ...]]:
+    """The sum of the files that an index names. Where not all are there, the index's own word."""
+    from kvcalc.safetensors import PointerError, shard_names
+
+    index = _read_json(path, str(path), MAX_INDEX_BYTES)
+    names = shard_names(index, str(path))
+    headers = []
+    for name in names:
+        if _exists(folder / name):
+            try:
+                headers.append(_read_header(folder / name))
+            except PointerError:
+                continue
+    if len(headers) == len(names):
+        return _sum_of(headers, folder), ()
+    found, notes = _stated(index, path)
+    if headers:
+        text = f"{len(names) - len(headers)} of the {len(names)} files that {path} names are not there: the size of the weights is its total_size"
+        notes = (*notes, Note(code="checkpoint", text=text))
+    return found, notes
+
+
+def _stated(index: Mapping[str, Any], path: Path) -> tuple[Checkpoint | None, tuple[Note, ...]]:
+    """What an index says of itself, or a note that it says nothing of use."""
+    from kvcalc.safetensors import total_size
+
+    try:
+        return Checkpoint(total_size(index.get("metadata"), str(path)), f"total_size of {path}", None), ()
+    except KvcalcError as error:
+        return None, (Note(code="checkpoint", text=f"how large the weights are is not known: {error.message}"),)
+
+
+def _sum_of(headers: Iterable["Header"], folder: Path) -> Checkpoint:
+    elements = Counter[str]()
+    size_bytes = 0
+    for header in headers:
+        size_bytes += header.data_bytes
+        elements.update(header.elements)
+    if size_bytes == 0:
+        raise KvcalcError(f"the safetensors files in {folder} hold no weights")
+    return Checkpoint(size_bytes, f"the safetensors headers in {folder}", dict(elements))
+
+
+def _read_header(path: Path) -> "Header":
+    """The header of a safetensors file, and nothing behind it. Raises KvcalcError for a damaged one, PointerError for a Git LFS pointer."""
+    from kvcalc.safetensors import LENGTH_BYTES, header_bytes, read_header
+
+    shown = str(path)
+    with _opened(path, shown) as file:
+        length = header_bytes(file.read(LENGTH_BYTES), shown)
+        file_bytes = os.fstat(file.fileno()).st_size
+        if file_bytes < LENGTH_BYTES + length:
+            raise KvcalcError(f"{shown} is cut short: it has {file_bytes:,} bytes, and a header of {length:,}", hint="fetch the file again")
+        return read_header(file.read(length), file_bytes, shown)
+
+
+_HEAD_BYTES: Final = 64 << 10
+"""What is read of an index for its `metadata`, which transformers and huggingface_hub write first."""
+_TAIL_BYTES: Final = 16 << 10
+"""What is read of its end where it does not stand there."""
+_HUB_HEADER_BYTES: Final = 100_000
+"""The longest header that is fetched: of a longer one, the size of the file tells the size of the tensors too."""
+
+
+def _hub_checkpoint(repo: str, commit: str) -> Checkpoint | None:
+    """The checkpoint of a repository, by a few requests for parts of its files. None where it has none of the usual names."""
+    for name in (_INDEXES[0], *_FILES, _INDEXES[1], _BIN_INDEX):
+        found = _hub_index(repo, commit, name) if name.endswith(".json") else _hub_header(repo, commit, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _hub_index(repo: str, commit: str, name: str) -> Checkpoint | None:
+    from kvcalc.hub import fetch_part
+    from kvcalc.safetensors import metadata_in_head, metadata_in_tail, total_size
+
+    shown = f"{name} of {repo}"
+    head = fetch_part(repo, name, commit, start=0, length=_HEAD_BYTES)
+    if head is None:
+        return None
+    metadata = metadata_in_head(head.data, shown)
+    if metadata is None and head.file_bytes != len(head.data):
+        tail = fetch_part(repo, name, commit, start=None, length=_TAIL_BYTES)
+        metadata = None if tail is None else metadata_in_tail(tail.data)
+    return Checkpoint(total_size(metadata, shown), f"total_size of {shown}", None)
+
+
+def _hub_header(repo: str, commit: str, name: str) -> Checkpoint | None:
+    from kvcalc.hub import fetch_part
+    from kvcalc.safetensors import LENGTH_BYTES, header_bytes, read_header
+
+    shown = f"{name} of {repo}"
+    start = fetch_part(repo, name, commit, start=0, length=LENGTH_BYTES)
+    if start is None:
+        return None
+    length = header_bytes(start.data, shown)
+    if length > _HUB_HEADER_BYTES:
+        if start.file_bytes is None or start.file_bytes <= LENGTH_BYTES + length:
+            raise KvcalcError(f"{shown} has a header of {length:,} bytes, of which at most {_HUB_HEADER_BYTES:,} are fetched")
+        return Checkpoint(start.file_bytes - LENGTH_BYTES - length, f"the size of {shown}", None)
+    rest = fetch_part(repo, name, commit, start=LENGTH_BYTES, length=length)
+    header = read_header(b"" if rest is None else rest.data, start.file_bytes, shown)
+    if header.data_bytes == 0:
+        raise KvcalcError(f"{shown} holds no weights")
+    return Checkpoint(header.data_bytes, f"the header of {shown}", header.elements)

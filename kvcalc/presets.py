@@ -30,7 +30,9 @@ class Kind(Frozen):
 
 
 class SpecFile(Frozen):
-    """A model written down: what its layers keep, layer by layer, and what is known beside that."""
+    """A model written down: what its layers keep, layer by layer, what is known beside that, and in `config` the keys of its config.json that decide
+    about its weights.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     model_type: str | None = None
@@ -40,12 +42,13 @@ class SpecFile(Frozen):
     encoder_tokens: Annotated[int, Field(ge=0)] | None = None
     parameters: Size | None = None
     parameters_text: Size | None = None
-    weights: str | None = None
+    checkpoint_bytes: Size | None = None
     image_prefix: bool = False
     pooling: bool = False
     quantized_kv_scales: bool = False
     sharded_tower: tuple[Size, ...] = ()
     formula: PlainFormula | None = None
+    config: dict[str, Any] | None = None
     kinds: Annotated[dict[str, Kind], Field(min_length=1)]
     layers: Annotated[tuple[Run, ...], Field(min_length=1)]
     draft_layers: tuple[Run, ...] = ()

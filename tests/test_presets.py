@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from kvcalc.catalog import find_preset, preset_folder, preset_names, presets
+from kvcalc.catalog import find_preset, model_of, preset_folder, preset_names, presets
 from kvcalc.families import FAMILIES, read_config
+from kvcalc.packing import PACKINGS
+from kvcalc.weights import Share, share_bytes
 
 CONFIGS = Path(__file__).parent / "configs"
 NAMES = preset_names()
-COMPARED = ("model_type", "dtype", "kv_dtype", "max_context", "encoder_tokens", "weights", "image_prefix", "quantized_kv_scales", "sharded_tower")
+COMPARED = ("model_type", "dtype", "kv_dtype", "max_context", "encoder_tokens", "image_prefix", "quantized_kv_scales", "sharded_tower")
 
 
 def fixture(name: str) -> dict[str, Any]:
@@ -40,6 +42,37 @@ def test_preset_equals_published_config(name: str) -> None:
     assert written.draft_layers == read.draft_layers
     assert written.plain_formula == read.plain_formula
     assert {field: getattr(written.facts, field) for field in COMPARED} == {field: getattr(read.facts, field) for field in COMPARED}
+
+
+UNTOLD = {"deepseek-v4.1-flash"}
+"""Presets whose tensors no recipe tells."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_has_the_tensors_of_its_published_config(name: str) -> None:
+    preset = find_preset(name)
+    assert preset is not None
+    published = fixture(name)
+    written, read = model_of(preset).weighed(), read_config(published["config"], hf_quant_config=published.get("hf_quant_config"))
+    assert bool(written.tensors) == (name not in UNTOLD)
+    assert written.tensors == read.tensors
+    if written.tensors:
+        assert written.untold == read.untold
+    for tp in (1, 2):
+        assert share_bytes(written, PACKINGS["bf16"], Share(tp=tp)) == share_bytes(read, PACKINGS["bf16"], Share(tp=tp))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_counts_its_parameters(name: str) -> None:
+    """The number was copied from a published count, or is that of the config; the tensors are summed here."""
+    preset = find_preset(name)
+    assert preset is not None
+    spec = model_of(preset).weighed()
+    counted = [tensor for tensor in spec.tensors if tensor.role != "buffer" and tensor.part != "draft"]
+    if preset.parameters is not None:
+        assert sum(tensor.elements * tensor.number for tensor in counted) == preset.parameters
+    if preset.parameters_text is not None:
+        assert sum(tensor.elements * tensor.number for tensor in counted if tensor.part == "text") == preset.parameters_text
 
 
 @pytest.mark.parametrize("name", NAMES)
