@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,13 +11,16 @@ import typer
 from kvcalc import __version__
 from kvcalc.errors import ExitCode, KvcalcError, printable
 from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype, parse_state_dtype
-from kvcalc.units import MAX_TOKENS, parse_bytes, parse_count, parse_part
+from kvcalc.units import MAX_TOKENS, format_bytes, parse_bytes, parse_count, parse_part
 
 if TYPE_CHECKING:
     from kvcalc.catalog import Model as FoundModel
     from kvcalc.engines.base import Device, Options
+    from kvcalc.fit import StatedWeights
     from kvcalc.gpus import GpuMatch
-    from kvcalc.results.fit import Fit
+    from kvcalc.layers import Note
+    from kvcalc.quantizations import Named
+    from kvcalc.results.fit import Fit, GpuInfo
 
 T = TypeVar("T")
 
@@ -67,6 +70,12 @@ def _complete_model(incomplete: str) -> list[str]:
     from kvcalc.catalog import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete.lower())]
+
+
+def _complete_quantization(incomplete: str) -> list[str]:
+    from kvcalc.quantizations import BY_NAME
+
+    return [name for name in BY_NAME if name.startswith(incomplete.lower())]
 
 
 def _show_version(wanted: bool) -> None:
@@ -258,7 +267,19 @@ def fit(
         typer.Option("--utilization", "--gpu-memory-utilization", parser=_parser(parse_part), metavar="PART", help="Of the memory, what the engine takes."),
     ] = None,
     weights: Annotated[int | None, typer.Option("--weights", **SIZE, help="Bytes of the whole checkpoint.")] = None,
+    weights_per_gpu: Annotated[int | None, typer.Option("--weights-per-gpu", **SIZE, help="Bytes on one GPU, as the engine reports them loaded.")] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option(
+            "--quantization",
+            metavar="NAME",
+            help="How the weights are stored, where the config does not say: awq, fp8, nvfp4, ...",
+            autocompletion=_complete_quantization,
+        ),
+    ] = None,
+    reserve: Annotated[int, typer.Option("--reserve", **SIZE, show_default="none", help="Memory of each GPU to keep back.")] = 0,
     gpus: Annotated[int | None, typer.Option("--gpus", **COUNT, help="GPUs in all; given alone, they share the heads.")] = None,
+    min_gpus: Annotated[bool, typer.Option("--min-gpus", help="The smallest number of these GPUs that serves it, and how they share the work.")] = False,
     name_filter: Annotated[str | None, typer.Option("--filter", metavar="TEXT", help="Without --model: only presets whose name contains this.")] = None,
     kv_dtype: KvDtypeOption = AUTO,
     engine: EngineName = "vllm",
@@ -267,6 +288,7 @@ def fit(
     pp: Pp = 1,
     dp: Dp = 1,
     dcp: Dcp = 1,
+    expert_parallel: Annotated[bool, typer.Option("--ep", "--enable-expert-parallel", help="Experts are dealt out whole to the GPUs.")] = False,
     max_batched_tokens: MaxBatchedTokens = None,
     max_seqs: MaxSeqs = None,
     block_size: BlockSize = None,
@@ -277,6 +299,13 @@ def fit(
     enforce_eager: EnforceEager = False,
     encoder_tokens: EncoderTokens = None,
     mtp: Mtp = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", metavar="MODEL", help="A model that drafts tokens, named as --model is.", autocompletion=_complete_model)
+    ] = None,
+    draft_tokens: Annotated[int | None, typer.Option("--draft-tokens", **COUNT, help="Tokens that --draft proposes a step.")] = None,
+    max_loras: Annotated[int, typer.Option("--max-loras", min=0, max=1000, metavar="N", help="LoRA adapters kept on the GPU.")] = 0,
+    max_lora_rank: Annotated[int, typer.Option("--max-lora-rank", min=1, max=4096, metavar="N", help="The highest rank among them.")] = 16,
+    language_model_only: Annotated[bool, typer.Option("--language-model-only", help="As vLLM's own switch: no vision or audio towers.")] = False,
     as_model_type: AsModelType = None,
     layers: Layers = None,
     kv_heads: KvHeads = None,
@@ -287,31 +316,64 @@ def fit(
 ) -> int:
     """What fits: requests, tokens and the longest request, in the blocks of the engine. Without --model: every preset. Exit code 1: it does not fit."""
     from kvcalc.engines import find_engine
-    from kvcalc.fit import Asked, gpu_budget, stated_budget
-    from kvcalc.fit import fit as compute
-    from kvcalc.results.fit import GpuInfo
+    from kvcalc.fit import Asked, Question, advised, fewest_gpus
+    from kvcalc.fit import answer as plainly
 
     _one_form(as_json, quiet)
-    _check_budget({"--utilization": utilization, "--weights": weights}, kv_mem, gpu_mem, gpu)
+    of_a_gpu = {
+        "--utilization": utilization,
+        "--weights": weights,
+        "--weights-per-gpu": weights_per_gpu,
+        "--quantization": quantization,
+        "--reserve": reserve or None,
+    }
+    _check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
+    _check_together("--weights-per-gpu states what is loaded", weights_per_gpu, {"--weights": weights, "--quantization": quantization})
     every_preset = model is None and (layers, kv_heads, head_dim) == (None, None, None)
-    _check_scope(
-        {"--weights": weights, "--as": as_model_type, "--revision": revision, "--encoder-tokens": encoder_tokens},
-        {"--filter": name_filter},
-        every_preset=every_preset,
-    )
+    of_one = {
+        "--weights": weights,
+        "--weights-per-gpu": weights_per_gpu,
+        "--as": as_model_type,
+        "--revision": revision,
+        "--encoder-tokens": encoder_tokens,
+        "--draft": draft,
+    }
+    _check_scope({**of_one, "--min-gpus": min_gpus or None}, {"--filter": name_filter}, every_preset=every_preset)
     rules = find_engine(engine)
-    card = None if gpu is None else _gpu(gpu)
-    options = _options({**call.params, "tp": _tp(gpus, tp, pp, dp)}, None if card is None else card.device(gpu_mem))
-    if kv_mem is None:
-        memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or card is None else card.memory()
-        info = GpuInfo(name=None if card is None else card.name, memory_bytes=memory_bytes, memory_by=memory_by)
+    tp = _tp(gpus, tp, pp, dp)
+    if min_gpus and (gpus is not None or (tp, pp) != (1, 1)):
+        raise typer.BadParameter("--min-gpus finds how many GPUs it takes: leave out --gpus, --tp and --pp")
+    info, device = _gpu_and_device(gpu, gpu_mem, kv_mem, tp * pp * dp)
+    drafter = _drafter(draft, draft_tokens, mtp)
+    options = _options({**call.params, "tp": tp}, device)._replace(
+        draft=None if drafter is None else drafter.weighed(),
+        draft_served_as="" if drafter is None else drafter.served_as,
+        speculative_tokens=(draft_tokens if mtp is None else mtp) or 0,
+        expert_parallel=expert_parallel,
+        towers=not language_model_only,
+        max_loras=max_loras,
+        max_lora_rank=max_lora_rank,
+    )
+    named = None if quantization is None else _quantization(quantization)
 
     def answer(found: "FoundModel", length: int) -> "Fit":
-        if kv_mem is not None:
-            budget = stated_budget(kv_mem, None if card is None else card.name)
-        else:
-            budget = gpu_budget(found.spec, rules, options, info, utilization=utilization, weights_bytes=weights)
-        return compute(found.spec, rules, options, budget, Asked(found.name, found.source, found.served_as, length, batch))
+        stated, notes = (None, ()) if kv_mem is not None else _stated_weights(found, weights, weights_per_gpu, named=named is not None)
+        question = Question(
+            found.spec if kv_mem is not None else found.weighed(),
+            rules,
+            options,
+            Asked(found.name, found.source, found.served_as, length, batch),
+            info,
+            kv_bytes=kv_mem,
+            utilization=utilization,
+            weights=stated,
+            quantization=named,
+            reserve_bytes=reserve,
+            notes=notes,
+        )
+        if every_preset:
+            return plainly(question)
+        return advised(fewest_gpus(question) if min_gpus else question)
 
     if every_preset:
         return _fit_presets(answer, context, name_filter, as_json=as_json, quiet=quiet)
@@ -328,6 +390,62 @@ def fit(
     return ExitCode.YES if result.fits else ExitCode.NO
 
 
+def _gpu_and_device(gpu: str | None, gpu_mem: int | None, kv_mem: int | None, needed: int) -> "tuple[GpuInfo, Device | None]":
+    """The GPU that is asked about: named, described by its memory alone, or where nothing is said those of this machine."""
+    from kvcalc.engines.base import Device
+    from kvcalc.results.fit import GpuInfo
+
+    if gpu is None and gpu_mem is None and kv_mem is None:
+        from kvcalc.gpus import gpus_here
+
+        return gpus_here(needed)
+    if gpu is None:
+        device = None if gpu_mem is None else Device(f"a GPU of {format_bytes(gpu_mem)}", None, (gpu_mem,))
+        return GpuInfo(name=None, memory_bytes=gpu_mem), device
+    card = _gpu(gpu)
+    memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or kv_mem is not None else card.memory()
+    return GpuInfo(name=card.name, memory_bytes=memory_bytes, memory_by=memory_by), card.device(gpu_mem)
+
+
+def _drafter(draft: str | None, draft_tokens: int | None, mtp: int | None) -> "FoundModel | None":
+    """The model that drafts tokens."""
+    if draft is None:
+        if draft_tokens is not None:
+            raise typer.BadParameter("--draft-tokens goes with --draft MODEL")
+        return None
+    if mtp is not None:
+        raise typer.BadParameter("--mtp drafts with the model's own layers: give it, or --draft")
+    if draft_tokens is None:
+        raise typer.BadParameter("say how many tokens --draft proposes a step, with --draft-tokens")
+    from kvcalc.catalog import load_model
+
+    return load_model(draft)
+
+
+def _quantization(name: str) -> "Named":
+    from kvcalc.quantizations import BY_NAME
+
+    try:
+        return BY_NAME[name.strip().lower()]
+    except KeyError:
+        raise typer.BadParameter(f"--quantization {name[:40]!r} is not known; known: {', '.join(BY_NAME)}") from None
+
+
+def _stated_weights(found: "FoundModel", weights: int | None, weights_per_gpu: int | None, *, named: bool) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
+    """The size of the weights from the command line, else from the checkpoint beside the config; None leaves it to the tensors."""
+    from kvcalc.catalog import find_checkpoint
+    from kvcalc.fit import StatedWeights
+
+    if weights_per_gpu is not None:
+        return StatedWeights(weights_per_gpu, "gpu", "--weights-per-gpu"), ()
+    if weights is not None:
+        return StatedWeights(weights, "checkpoint", "--weights"), ()
+    if named:
+        return None, ()
+    checkpoint, notes = find_checkpoint(found)
+    return (None if checkpoint is None else StatedWeights(checkpoint.size_bytes, "checkpoint", checkpoint.source)), notes
+
+
 def _tp(gpus: int | None, tp: int, pp: int, dp: int) -> int:
     """GPUs that share the heads: as many as there are where nothing is said of how they share the work."""
     if gpus is None or gpus == tp * pp * dp:
@@ -337,12 +455,11 @@ def _tp(gpus: int | None, tp: int, pp: int, dp: int) -> int:
     raise typer.BadParameter(f"--gpus {gpus} are not --tp {tp} x --pp {pp} x --dp {dp} = {tp * pp * dp}")
 
 
-def _check_budget(of_a_gpu: dict[str, object], kv_mem: int | None, gpu_mem: int | None, gpu: str | None) -> None:
-    if kv_mem is None and gpu_mem is None and gpu is None:
-        raise typer.BadParameter("say what memory there is: --gpu-mem 80GiB, --gpu NAME, or --kv-mem SIZE (what is left for the cache)")
-    given = [flag for flag, value in of_a_gpu.items() if value is not None]
-    if kv_mem is not None and given:
-        raise typer.BadParameter(f"--kv-mem states what is left for the cache: {given[0]} has nothing to say beside it")
+def _check_together(why: str, one: int | None, others: Mapping[str, object]) -> None:
+    """Options that have nothing to say beside another."""
+    given = [flag for flag, value in others.items() if value is not None]
+    if one is not None and given:
+        raise typer.BadParameter(f"{why}: {given[0]} has nothing to say beside it")
 
 
 def _check_scope(of_one: dict[str, object], of_all: dict[str, object], *, every_preset: bool) -> None:

@@ -1,42 +1,43 @@
 """How many requests fit: a pure function of a model, an engine, its options and a budget."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from math import ceil
-from typing import Final, Literal, NamedTuple
+from functools import partial
+from itertools import product
+from math import ceil, isqrt
+from typing import Any, Final, Literal, NamedTuple
 
-from kvcalc.engines.base import Engine, Options, Plan, model_packing
+from kvcalc.engines.base import Engine, Loaded, Options, Plan, model_packing
 from kvcalc.engines.ideal import IDEAL
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.estimate import LAYER_CAUSES, formula_bytes, length_notes, model_info, rows_of_one_copy
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import PACKINGS, KvDtype
-from kvcalc.results.fit import CapacityInfo, Difference, Division, Fit, Fits, GpuInfo, LengthRow, Memory, Range
+from kvcalc.quantizations import BY_NAME, Named
+from kvcalc.results.fit import CapacityInfo, Change, Difference, Division, Fit, Fits, GpuInfo, LengthRow, Memory, Range, Totals
 from kvcalc.results.shared import Parallel
 from kvcalc.units import BINARY_UNITS, format_bytes
+from kvcalc.weights import checkpoint_bytes
 
 GIB: Final = BINARY_UNITS["GiB"]
-FLAT_RESERVE: Final = Range(low=GIB // 2, high=11 * GIB // 2)
-FLAT_RESERVE_BYTES: Final = 3 * GIB
-"""Activations, CUDA graphs and runtime of vLLM together: the median of 23 public start-up logs (usable - weights - KV cache: 2.9 GiB), of which
-nine in ten lie in FLAT_RESERVE. It depends on the model, on batched tokens and on the release, and is therefore named as an estimate."""
-
 NVIDIA_SMI_HIDES: Final = "0.9 GiB"
 """At most: 81,920 MiB of an A100 80GB are 79.15 to 79.32 GiB for CUDA, 15,360 MiB of a T4 14.56 to 14.74 (public logs)."""
+
+NAMED_QUANTIZATION_PERCENT: Final = 4
+"""How far the weights of a checkpoint lie from what the name of its quantization alone tells, in two of three public logs."""
+UNEVEN_PERCENT: Final = 3
+"""How much more than an even share one GPU of several may hold: copied norms, routers and KV heads."""
 
 LENGTHS: Final = (1024, 4096, 16384, 65536)
 
 
-class Budget(NamedTuple):
-    """Memory of one GPU, the sizes in it that are estimated, and what to say about it. `stated` where the user gave the KV bytes themselves."""
+class StatedWeights(NamedTuple):
+    """The size of the weights where it is known from elsewhere than the tensors: of the whole checkpoint, or as loaded on one GPU; and who says so."""
 
-    gpu: GpuInfo
-    memory: Memory
-    ranges: dict[str, Range]
-    notes: tuple[Note, ...]
-    stated: bool
-    utilization: Decimal | None = None
+    size_bytes: int
+    of: Literal["checkpoint", "gpu"]
+    source: str
 
 
 class Asked(NamedTuple):
@@ -49,80 +50,181 @@ class Asked(NamedTuple):
     batch: int
 
 
-def stated_budget(kv_bytes: int, gpu_name: str | None) -> Budget:
-    """A KV budget of that many bytes on each GPU."""
-    return Budget(GpuInfo(name=gpu_name, memory_bytes=None), Memory(kv_bytes=kv_bytes), {}, (), stated=True)
-
-
-def gpu_budget(spec: ModelSpec, engine: Engine, options: Options, gpu: GpuInfo, *, utilization: Decimal | None, weights_bytes: int | None) -> Budget:
-    """What a GPU leaves for the cache: utilisation x memory - weights - a flat reserve. `weights_bytes` are those of the whole checkpoint.
-
-    Raises KvcalcError where the size of the weights is not known.
+class Question(NamedTuple):
+    """A model on an engine, so deployed, on that GPU. `kv_bytes` is the KV budget of one GPU where it is stated; else it is what is left of `utilization` x
+    memory after the weights (`weights`, else by the tensors), what the engine keeps beside them, and a `reserve_bytes`. `quantization` replaces that of a
+    checkpoint that has none. `notes` is what was said while these were looked up.
     """
-    if gpu.memory_bytes is None:
+
+    spec: ModelSpec
+    engine: Engine
+    options: Options
+    asked: Asked
+    gpu: GpuInfo
+    kv_bytes: int | None = None
+    utilization: Decimal | None = None
+    weights: StatedWeights | None = None
+    quantization: Named | None = None
+    reserve_bytes: int = 0
+    notes: tuple[Note, ...] = ()
+
+
+class Budget(NamedTuple):
+    """Memory of one GPU, the sizes in it that are estimated, what is `left` for the cache (below zero where there is too little), what to say about it."""
+
+    memory: Memory
+    ranges: dict[str, Range]
+    left: int
+    notes: tuple[Note, ...]
+
+
+class _Weights(NamedTuple):
+    """The weights on one GPU, drafts and adapters among them; how much less or more they may be; where the size is from."""
+
+    loaded: Loaded
+    below: int
+    above: int
+    source: str
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.loaded)
+
+
+def budget(question: Question) -> Budget:
+    """What a GPU leaves for the cache. Raises KvcalcError where its memory or the weights are not known, or where the engine would not start."""
+    if question.kv_bytes is not None:
+        return Budget(Memory(kv_bytes=question.kv_bytes), {}, question.kv_bytes, ())
+    total = question.gpu.memory_bytes
+    if total is None:
         raise KvcalcError("the memory of the GPU is not known", hint="state it with --gpu-mem")
-    part = Decimal(engine.utilization_percent) / 100 if utilization is None else utilization
-    usable = ceil(part * gpu.memory_bytes)
-    checkpoint, notes = (weights_bytes, ()) if weights_bytes is not None else _checkpoint_bytes(spec)
-    weights = -(-checkpoint // (options.tp * options.pp))
-    left = usable - weights - FLAT_RESERVE_BYTES
-    ranges = {
-        "reserve_bytes": FLAT_RESERVE,
-        "kv_bytes": Range(low=max(0, usable - weights - FLAT_RESERVE.high), high=max(0, usable - weights - FLAT_RESERVE.low)),
-    }
-    memory = Memory(total_bytes=gpu.memory_bytes, usable_bytes=usable, weights_bytes=weights, reserve_bytes=FLAT_RESERVE_BYTES, kv_bytes=max(0, left))
-    text = f"a flat {format_bytes(FLAT_RESERVE_BYTES)} stands for activations, CUDA graphs and runtime; state what is left with --kv-mem where you know it"
-    said = [*notes, Note(code="reserve", text=text)]
+    usable = ceil(_utilization(question) * total)
+    _check_free(question, usable)
+    weights = _weights(question)
+    kept = question.engine.overheads(question.spec, question.options, question.asked.context)
+    left = usable - weights.total - kept.total.likely - question.reserve_bytes
+    more = isqrt((kept.total.likely - kept.total.low) ** 2 + weights.below**2)
+    less = isqrt((kept.total.high - kept.total.likely) ** 2 + weights.above**2)
+    named = {"activation_bytes": kept.activation, "graph_bytes": kept.graphs, "runtime_bytes": kept.runtime}
+    ranges = {name: Range(low=span.low, high=span.high) for name, span in named.items() if span.low != span.high}
+    if weights.above:
+        ranges["weights_bytes"] = Range(low=weights.total - weights.below, high=weights.total + weights.above)
+    if more or less:
+        ranges["kv_bytes"] = Range(low=max(0, left - less), high=max(0, left + more))
+    memory = Memory(
+        total_bytes=total,
+        usable_bytes=usable,
+        weights_bytes=weights.total,
+        weights_from=weights.source,
+        draft_bytes=weights.loaded.draft,
+        lora_bytes=weights.loaded.lora,
+        activation_bytes=kept.activation.likely,
+        graph_bytes=kept.graphs.likely,
+        runtime_bytes=kept.runtime.likely,
+        reserve_bytes=question.reserve_bytes,
+        kv_bytes=max(0, left),
+    )
+    return Budget(memory, ranges, left, (*weights.notes, *_gpu_notes(question.gpu)))
+
+
+def _utilization(question: Question) -> Decimal:
+    return Decimal(question.engine.utilization_percent) / 100 if question.utilization is None else question.utilization
+
+
+def _check_free(question: Question, usable: int) -> None:
+    """An engine takes its part of all memory, and does not start where less is free (vllm/v1/worker/utils.py 0.33.0, request_memory)."""
+    gpu = question.gpu
+    if not gpu.used_bytes or gpu.memory_bytes is None or usable <= gpu.memory_bytes - gpu.used_bytes:
+        return
+    free = gpu.memory_bytes - gpu.used_bytes
+    part = 100 * free // gpu.memory_bytes
+    raise KvcalcError(
+        f"other processes hold {format_bytes(gpu.used_bytes)} of the {gpu.name or 'GPU'}: {format_bytes(free)} are free, and the engine would want "
+        f"{format_bytes(usable)} ({_utilization(question)} of all)",
+        hint=f"end them, or use --utilization 0.{part:02d} or less",
+        code=ExitCode.NO,
+    )
+
+
+def _gpu_notes(gpu: GpuInfo) -> Iterator[Note]:
     if gpu.memory_by is not None and gpu.memory_by.startswith("nvidia-smi"):
-        said.append(
-            Note(
-                code="gpu-memory",
-                text=f"the GPU's memory is what nvidia-smi shows; CUDA sees up to {NVIDIA_SMI_HIDES} less: --gpu-mem takes the engine's own figure",
-            )
+        yield Note(
+            code="gpu-memory",
+            text=f"the GPU's memory is what nvidia-smi shows; CUDA sees up to {NVIDIA_SMI_HIDES} less: --gpu-mem takes the engine's own figure",
         )
-    return Budget(gpu, memory, ranges, tuple(said), stated=False, utilization=utilization)
+    if gpu.used_bytes:
+        yield Note(code="gpu-used", text=f"other processes hold {format_bytes(gpu.used_bytes)} of the GPU; the engine's part of its memory is free beside them")
 
 
-def _checkpoint_bytes(spec: ModelSpec) -> tuple[int, tuple[Note, ...]]:
-    facts = spec.facts
-    stored = facts.weights if facts.weights is not None else model_packing(facts)[0].name
-    if facts.parameters is None:
-        raise KvcalcError(
-            "how many parameters this model has is not known here", hint="state the size of the checkpoint with --weights, or the KV budget with --kv-mem"
-        )
-    if stored not in PACKINGS:
-        raise KvcalcError(f"how large weights stored as {stored} are is not known here", hint="state the size of the checkpoint with --weights")
-    text = f"weights are {facts.parameters:,} parameters x {stored}, shared evenly by the GPUs: an estimate; another size with --weights"
-    return PACKINGS[stored].row_bytes(facts.parameters), (Note(code="weights", text=text),)
+def _weights(question: Question) -> _Weights:
+    """By what is stated for a GPU, else by the size of the checkpoint and the layout of the tensors, else by the tensors alone."""
+    spec, options, stated = question.spec, question.options, question.weights
+    if stated is not None and stated.of == "gpu":
+        return _Weights(Loaded(stated.size_bytes, 0, 0), 0, 0, stated.source)
+    named = question.quantization is not None and spec.quantization is None
+    stored, extra_permille = (spec.quantization, 0) if question.quantization is None or not named else question.quantization.of(spec)
+    known = spec.model_copy(update={"quantization": stored})
+    if stated is None and spec.facts.checkpoint_bytes is not None and not named:
+        stated = StatedWeights(spec.facts.checkpoint_bytes, "checkpoint", f"the size of the checkpoint in the {question.asked.source}")
+    if stated is None:
+        loaded, source = question.engine.loaded(known, options), f"tensors of {question.asked.source}"
+        if question.quantization is None or not named:
+            return _Weights(loaded, 0, 0, source)
+        loaded = loaded._replace(weights=loaded.weights * (1000 + extra_permille) // 1000)
+        miss = loaded.weights * NAMED_QUANTIZATION_PERCENT // 100
+        return _Weights(loaded, miss, miss, f"{source}, stored as {question.quantization.plain.method} (by its name alone)")
+    gpus = options.tp * options.pp
+    if not spec.tensors or spec.untold is not None:
+        share = -(-stated.size_bytes // gpus)
+        text = f"{stated.source}: shared evenly by {gpus} GPUs, since its tensors are not all known"
+        notes = (Note(code="weights", text=text),) if gpus > 1 else ()
+        return _Weights(Loaded(share, 0, 0), 0, share * UNEVEN_PERCENT // 100 if gpus > 1 else 0, stated.source, notes)
+    loaded, predicted = question.engine.loaded(known, options), _predicted(known, stated.size_bytes)
+    scaled = Loaded(loaded.weights * stated.size_bytes // predicted, loaded.draft * stated.size_bytes // predicted, loaded.lora)
+    notes = ()
+    if abs(stated.size_bytes - predicted) * 50 > predicted:
+        says = f"the checkpoint is {format_bytes(stated.size_bytes)} ({stated.source}), where its config alone tells {format_bytes(predicted)}"
+        notes = (Note(code="weights", text=f"{says}: what a GPU loads is scaled to it"),)
+    return _Weights(scaled, 0, 0, stated.source, notes)
 
 
-def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked: Asked) -> Fit:
+def _predicted(spec: ModelSpec, size_bytes: int) -> int:
+    """What the tensors make of the checkpoint: as its config says, or in fp32, in which many are saved whatever they say, where that comes nearer."""
+    own = PACKINGS[spec.facts.dtype or model_packing(spec.facts)[0].name]
+    return min((checkpoint_bytes(spec, packing) for packing in (own, PACKINGS["fp32"])), key=lambda predicted: abs(predicted - size_bytes))
+
+
+def answer(question: Question) -> Fit:
     """Requests of one length that the budget holds in each replica. Raises KvcalcError where the engine cannot run the model so."""
-    plan = engine.plan(spec, options)
+    spec, engine, options, asked = question.spec, question.engine, question.options, question.asked
+    plan, budgeted = engine.plan(spec, options), budget(question)
     (pool,) = plan.pools
-    kv_bytes = budget.memory.kv_bytes
+    kv_bytes = budgeted.memory.kv_bytes
     blocks = kv_bytes // pool.unit_bytes
     usable = max(0, blocks - plan.reserved)
     need = plan.need(asked.context)[0]
     longest = longest_request(lambda tokens: plan.need(tokens)[0] <= usable, _longest_asked(spec, asked.context))
     fits = asked.batch * need <= usable
     held = plan.capacity(blocks, asked.context)
-    limit = _limit(budget, plan, usable // need if need else 0)
+    whole = usable // need if need else 0
+    limit = _limit(question, budgeted, plan, whole)
     served = min(asked.context, longest)
-    utilization = None if budget.utilization is None else str(budget.utilization)
-    words = plan.command(asked.served_as, served, kv_bytes if budget.stated else None, utilization) if served else ()
+    utilization = None if question.utilization is None else str(question.utilization)
+    words = plan.command(asked.served_as, served, question.kv_bytes, utilization) if served else ()
+    ends = budgeted.ranges.get("kv_bytes", Range(low=kv_bytes, high=kv_bytes))
     return Fit(
         model=model_info(spec, asked.name, asked.source),
         engine=engine.name,
         engine_version=engine.version,
-        gpu=budget.gpu,
+        gpu=question.gpu,
         gpus=options.tp * options.pp * options.dp,
         parallel=Parallel(tp=options.tp, pp=options.pp, dp=options.dp, dcp=options.dcp),
         context=asked.context,
         batch=asked.batch,
         kv_dtype=str(plan.kv_dtype),
-        memory=budget.memory,
-        memory_range=budget.ranges,
+        memory=budgeted.memory,
+        memory_range=budgeted.ranges,
         capacity=CapacityInfo(
             requests=held.requests,
             tokens=held.tokens,
@@ -132,14 +234,167 @@ def fit(spec: ModelSpec, engine: Engine, options: Options, budget: Budget, asked
             block_bytes=pool.unit_bytes,
             request_bytes=need * pool.unit_bytes,
         ),
+        capacity_range=Range(
+            low=max(0, ends.low // pool.unit_bytes - plan.reserved) // max(need, 1), high=max(0, ends.high // pool.unit_bytes - plan.reserved) // max(need, 1)
+        ),
+        totals=Totals(requests=options.dp * whole, tokens=options.dp * whole * asked.context),
         fits=fits,
-        lacking_bytes=0 if fits else _wanted_bytes(plan, asked) - _left_bytes(budget.memory),
+        lacking_bytes=0 if fits else _wanted_bytes(plan, asked) - budgeted.left,
         limited_by=limit,
         lengths=tuple(_length(plan, usable, tokens) for tokens in _lengths(spec, asked.context)),
         division=_division(spec, plan, options, kv_bytes, asked.context),
-        advice=() if fits else tuple(_advice(plan, budget, asked, longest)),
+        advice=(),
         commands={engine.name: " ".join(words)} if words else {},
-        notes=(*spec.notes, *plan.notes, *budget.notes, *length_notes(spec, asked.context), *_scheduler_notes(limit, plan)),
+        notes=(*spec.notes, *question.notes, *plan.notes, *budgeted.notes, *length_notes(spec, asked.context), *_scheduler_notes(limit, plan)),
+    )
+
+
+# What would make it fit
+
+
+def advised(question: Question) -> Fit:
+    """The same, and where the answer is no, what would make it yes."""
+    found = answer(question)
+    return found if found.fits else found.model_copy(update={"advice": tuple(_changes(question, found))})
+
+
+class _Lever(NamedTuple):
+    """One change of a kind of which at most one is made: what it costs beside the others, in no unit, and the question with it."""
+
+    kind: str
+    cost: int
+    text: str
+    options: str
+    pull: Callable[[Question], Question]
+
+
+MOST_TP: Final = 8
+"""GPUs of one node, beyond which tensor parallelism rarely pays."""
+MOST_GPUS: Final = 64
+"""The largest deployment of one replica that is searched."""
+MOST_CHANGES: Final = 6
+FULL_UTILIZATION: Final = Decimal("0.95")
+"""What a GPU without other users can be filled to: recipes of gpt-oss and DeepSeek use it."""
+SMALL_BATCH: Final = 2048
+"""Batched tokens of vLLM on small GPUs."""
+
+
+def _changes(question: Question, found: Fit) -> Iterator[Change]:
+    """What makes it fit, each answered in full: another question, then the cheapest sets of changes that need every one of theirs, then offloading."""
+    yield from (change for lever in _lesser_questions(question, found) if (change := _confirmed(question, (lever,))))
+    enough: list[set[str]] = []
+    sets = sorted(_sets(_levers(question, found)), key=lambda levers: (sum(lever.cost for lever in levers), len(levers)))
+    for levers in sets:
+        words = {lever.options for lever in levers}
+        if len(enough) == MOST_CHANGES:
+            break
+        if not any(fewer <= words for fewer in enough) and (change := _confirmed(question, levers)):
+            enough.append(words)
+            yield change
+    yield from (change for lever in _offloading(found) if (change := _confirmed(question, (lever,))))
+
+
+def _confirmed(question: Question, levers: tuple[_Lever, ...]) -> Change | None:
+    """The answer with the changes, where it is yes."""
+    for lever in levers:
+        question = lever.pull(question)
+    try:
+        result = answer(question)
+    except KvcalcError:
+        return None  # the engine does not run the model so
+    if not result.fits:
+        return None
+    held = next(row.requests for row in result.lengths if row.context == result.context)
+    text, options = ", ".join(lever.text for lever in levers), " ".join(lever.options for lever in levers)
+    return Change(text=text, options=options, requests=held, context=result.context, gpus=result.gpus)
+
+
+def _sets(levers: list[_Lever]) -> Iterator[tuple[_Lever, ...]]:
+    """Every set of levers with at most one of a kind, but the empty one."""
+    kinds: dict[str, list[_Lever | None]] = {}
+    for lever in levers:
+        kinds.setdefault(lever.kind, [None]).append(lever)
+    for chosen in product(*kinds.values()):
+        pulled = tuple(lever for lever in chosen if lever is not None)
+        if pulled:
+            yield pulled
+
+
+def _lesser_questions(question: Question, found: Fit) -> Iterator[_Lever]:
+    """The longest requests of which the batch fits, and as many of the context as fit."""
+    asked = question.asked
+    plan = question.engine.plan(question.spec, question.options)
+    usable = max(0, found.capacity.blocks - plan.reserved)
+    longest = longest_request(lambda tokens: asked.batch * plan.need(tokens)[0] <= usable, asked.context)
+    if 0 < longest < asked.context:
+        yield _Lever("asked", 0, "shorter requests", f"--context {longest}", lambda old: old._replace(asked=asked._replace(context=longest)))
+    held = next(row.requests for row in found.lengths if row.context == found.context)
+    if 0 < held < asked.batch:
+        yield _Lever("asked", 0, "fewer requests at once", f"--batch {held}", lambda old: old._replace(asked=asked._replace(batch=held)))
+
+
+def _levers(question: Question, found: Fit) -> list[_Lever]:
+    """The changes that this deployment leaves open."""
+    levers = []
+    options, from_gpu = question.options, question.kv_bytes is None
+    if from_gpu and not question.gpu.used_bytes and _utilization(question) < FULL_UTILIZATION:
+        levers.append(_Lever("utilization", 1, "more of the GPU", f"--utilization {FULL_UTILIZATION}", lambda old: old._replace(utilization=FULL_UTILIZATION)))
+    if found.kv_dtype in ("bf16", "fp16"):
+        levers.append(_Lever("kv", 2, "an FP8 cache", "--kv-dtype fp8", lambda old: _with(old, kv_dtype=KvDtype("fp8", "fp8"))))
+    if from_gpu and found.memory.activation_bytes and (options.max_batched_tokens is None or options.max_batched_tokens > SMALL_BATCH):
+        words = f"--max-batched-tokens {SMALL_BATCH}"
+        levers.append(_Lever("batch", 3, "smaller batches", words, lambda old: _with(old, max_batched_tokens=SMALL_BATCH)))
+    if from_gpu and question.spec.quantization is None and question.quantization is None and question.spec.tensors:
+        levers += [
+            _Lever("stored", cost, f"{name.upper()} weights", f"--quantization {name}", partial(_stored_as, BY_NAME[name]))
+            for name, cost in (("fp8", 4), ("awq", 6))
+        ]
+    levers += [_Lever("gpus", 5 + 2 * tp // options.tp, "more GPUs", f"--tp {tp}", partial(_with_tp, tp)) for tp in (2, 4, MOST_TP) if tp > options.tp]
+    if options.pp == 1:
+        levers.append(_Lever("gpus", 10, "more GPUs", "--pp 2", lambda old: _with(old, pp=2)))
+    return levers
+
+
+def _with(question: Question, **options: Any) -> Question:  # noqa: ANN401 (each option has a type of its own)
+    return question._replace(options=question.options._replace(**options))
+
+
+def _with_tp(tp: int, question: Question) -> Question:
+    return _with(question, tp=tp)
+
+
+def _stored_as(stored: Named, question: Question) -> Question:
+    return question._replace(quantization=stored, weights=None)
+
+
+def _offloading(found: Fit) -> Iterator[_Lever]:
+    """Weights in the memory of the CPU, which every step reads over the bus: the last resort (vLLM's --cpu-offload-gb, in GiB a GPU)."""
+    weights, gib = found.memory.weights_bytes, -(-found.lacking_bytes // GIB)
+    if weights is not None and gib * GIB < weights:
+        moved = StatedWeights(weights - gib * GIB, "gpu", "the weights less what is offloaded")
+        yield _Lever("offload", 0, "weights in CPU memory: slow", f"--cpu-offload-gb {gib} (of vllm)", lambda old: old._replace(weights=moved))
+
+
+def fewest_gpus(question: Question) -> Question:
+    """The question on the smallest number of GPUs that serves it in one replica: of equally many, those with the fewest pipeline stages.
+
+    Raises KvcalcError where no deployment of up to MOST_GPUS does.
+    """
+    refusal = ""
+    for gpus in range(1, MOST_GPUS + 1):
+        for tp in sorted((tp for tp in range(1, min(gpus, MOST_TP) + 1) if gpus % tp == 0), reverse=True):
+            tried = question._replace(options=question.options._replace(tp=tp, pp=gpus // tp))
+            try:
+                if answer(tried).fits:
+                    return tried
+            except KvcalcError as error:
+                refusal = error.message
+    asked = question.asked
+    why = f" (the last one tried: {refusal})" if refusal else ""
+    raise KvcalcError(
+        f"up to {MOST_GPUS} of these GPUs do not hold {asked.batch:,} x {asked.context:,} tokens of {asked.name}{why}",
+        hint="lower --context or --batch, or name a larger GPU",
+        code=ExitCode.NO,
     )
 
 
@@ -191,8 +446,8 @@ def _length(plan: Plan, usable: int, tokens: int) -> LengthRow:
     return LengthRow(context=tokens, requests=requests, tokens=requests * tokens, request_bytes=need * plan.pools[0].unit_bytes)
 
 
-def _limit(budget: Budget, plan: Plan, requests: int) -> Literal["kv_bytes", "max_seqs", "weights"]:
-    if budget.memory.kv_bytes == 0 and not budget.stated:
+def _limit(question: Question, budgeted: Budget, plan: Plan, requests: int) -> Literal["kv_bytes", "max_seqs", "weights"]:
+    if budgeted.left <= 0 and question.kv_bytes is None:
         return "weights"
     return "max_seqs" if plan.max_requests is not None and requests > plan.max_requests else "kv_bytes"
 
@@ -203,30 +458,9 @@ def _scheduler_notes(limit: str, plan: Plan) -> list[Note]:
     return [Note(code="max-seqs", text=f"the scheduler runs at most {plan.max_requests:,} requests at once, fewer than memory holds: --max-seqs raises it")]
 
 
-def _advice(plan: Plan, budget: Budget, asked: Asked, longest: int) -> list[str]:
-    """What one request wants and has, and the nearest question that would be answered with yes."""
-    if (over := -_left_bytes(budget.memory)) >= 0 and not budget.stated:
-        return [f"the weights and the reserve are {format_bytes(over)} more than one GPU gives: use more GPUs (--tp), or a quantised checkpoint"]
-    unit, wanted = plan.pools[0].unit_bytes, _wanted_bytes(plan, asked)
-    said = [f"{format_bytes(wanted)} on each GPU would hold it: {format_bytes(wanted - budget.memory.kv_bytes)} more than there are"]
-    if longest and longest < asked.context:
-        said.append(f"one request of {longest:,} tokens fits: --context {longest}")
-    elif longest:
-        requests = (budget.memory.kv_bytes // unit - plan.reserved) // plan.need(asked.context)[0]
-        said.append(f"{requests:,} requests of {asked.context:,} tokens fit: --batch {requests}")
-    return said
-
-
 def _wanted_bytes(plan: Plan, asked: Asked) -> int:
     """The KV budget of one GPU that holds the batch."""
     return (asked.batch * plan.need(asked.context)[0] + plan.reserved) * plan.pools[0].unit_bytes
-
-
-def _left_bytes(memory: Memory) -> int:
-    """What is there for the cache; below zero where weights and reserve are more than the engine takes."""
-    if memory.usable_bytes is None or memory.weights_bytes is None or memory.reserve_bytes is None:
-        return memory.kv_bytes
-    return memory.usable_bytes - memory.weights_bytes - memory.reserve_bytes
 
 
 # Free memory divided by the plain formula

@@ -10,8 +10,9 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from kvcalc.engines.base import Device
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.layers import Frozen, Size
+from kvcalc.results.fit import GpuInfo
 from kvcalc.results.gpus import GpuRow, Gpus
 from kvcalc.units import BINARY_UNITS
 
@@ -75,7 +76,17 @@ class GpuMatch(Frozen):
             raise KvcalcError(f"{self.asked} may be {_listed(self.gpus)}", hint="name the one you mean")
         capability = capabilities.pop()
         sizes = {size for gpu in self.gpus if (size := gpu.size_class_bytes) is not None} if memory_bytes is None else {memory_bytes}
-        return Device(self.name, None if capability is None else int(capability.replace(".", "")), tuple(sorted(sizes)))
+        return Device(
+            self.name,
+            None if capability is None else int(capability.replace(".", "")),
+            tuple(sorted(sizes)),
+            unified=all(gpu.kind in UNIFIED for gpu in self.gpus),
+            nvidia=all(gpu.vendor == "NVIDIA" for gpu in self.gpus),
+        )
+
+
+UNIFIED: Final = ("edge", "apu", "apple")
+"""Kinds whose memory is that of the CPU too."""
 
 
 def find_gpu(text: str) -> GpuMatch:
@@ -88,6 +99,26 @@ def find_gpu(text: str) -> GpuMatch:
         raise KvcalcError(f"GPU {text[:60]!r} is not in the catalogue", hint=f"{_near(text)} state its memory with --gpu-mem")
     exact = [gpu for missing, gpu in matches if missing == 0]
     return GpuMatch(asked=text.strip(), gpus=tuple(exact or [gpu for _, gpu in matches]))
+
+
+def gpus_here(needed: int) -> tuple[GpuInfo, Device]:
+    """The first `needed` GPUs of this machine, as one: the smallest memory among them, and the most that other processes hold of one.
+
+    Raises KvcalcError (exit 4) where they cannot be asked for, or are fewer.
+    """
+    from kvcalc.nvml import local_gpus  # only a question without a GPU asks the driver
+
+    found = local_gpus()
+    used = found[:needed]
+    if len(used) < needed:
+        raise KvcalcError(
+            f"this machine has {len(found)} GPU{'s' if len(found) > 1 else ''}, not {needed}",
+            hint="name the GPU with --gpu for a machine that has them",
+            code=ExitCode.ENVIRONMENT,
+        )
+    smallest = min(used, key=lambda gpu: gpu.total_bytes)
+    info = GpuInfo(name=smallest.name, memory_bytes=smallest.total_bytes, memory_by=smallest.memory_by, used_bytes=max(gpu.used_bytes for gpu in used))
+    return info, Device(smallest.name, smallest.capability, (smallest.total_bytes,), unified=smallest.memory_by != "NVML")
 
 
 @cache
@@ -104,7 +135,7 @@ _MAKES: Final = frozenset(
     {"apple", "nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "r", "tm", "gpu", "graphics", "generation", "corporation"}
 )
 """Words that a name may have or lack without meaning another card."""
-_VARIANT: Final = re.compile(r"\d+gb|pcie|sxm\d?|oam|nvl|hbm\d?e?|one|of|four|dgx|spark|server|workstation|edition|rtx|gtx|rx|1[46]|core|cpu")
+_VARIANT: Final = re.compile(r"\d+gb|pcie|sxm\d?|oam|hbm\d?e?|one|of|four|dgx|spark|server|workstation|edition|rtx|gtx|rx|1[46]|core|cpu")
 """Words that tell variants of one card apart, and that a name may leave out."""
 
 

@@ -57,10 +57,22 @@ REFUSED = [
     (("estimate", "-m", "llama-3-8b", "--pp", "33"), 3, "more than the 32 layers"),
     (("estimate", "-m", "llama-3-8b", "--dcp", "2"), 3, "--dcp 2"),
     (("estimate", "-m", "llama-3-8b", "--kv-dtype", "int4_per_token_head"), 3, "depends on the engine"),
-    (("estimate", "-m", "llama-3-8b", "--engine", "vllm@0.5"), 3, "vLLM 0.5 is not modelled"),
+    (("estimate", "-m", "llama-3-8b", "--engine", "vllm@0.3"), 3, "vLLM 0.3 is not modelled"),
     (("estimate", "-m", "llama-3-8b", "--engine", "vllm", "--gpu", "h1oo"), 3, "H100"),
     (("estimate", "-m", "llama-3-8b", "--mamba-ssm-cache-dtype", "int8"), 2, "unknown state dtype"),
-    (("fit", "-m", "llama-3-8b"), 2, "say what memory there is"),
+    (("fit", "-m", "llama-3-8b"), 4, "--gpu-mem"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--min-gpus", "--tp", "2"), 2, "leave out --gpus, --tp and --pp"),
+    (("fit", "--gpu-mem", "80GiB", "--min-gpus"), 2, "--min-gpus goes with one model"),
+    (("fit", "-m", "llama-3.1-405b", "--gpu-mem", "8GiB", "--min-gpus"), 1, "up to 64 of these GPUs"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--quantization", "int3"), 2, "known: awq"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--weights-per-gpu", "9GiB", "--weights", "9GiB"), 2, "--weights has nothing to say"),
+    (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--reserve", "1GiB"), 2, "--reserve has nothing to say"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--draft", "llama-3.2-1b"), 2, "--draft-tokens"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--draft-tokens", "3"), 2, "goes with --draft"),
+    (("fit", "-m", "deepseek-v3", "--gpu-mem", "80GiB", "--mtp", "1", "--draft", "llama-3.2-1b", "--draft-tokens", "3"), 2, "give it, or --draft"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--draft", "llama-3.2-1x", "--draft-tokens", "3"), 3, "llama-3.2-1b"),
+    (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--max-loras", "-1"), 2, "--max-loras"),
+    (("fit", "-m", "llama-3-8b", "--gpu", "h1oo"), 3, "did you mean"),
     (("fit", "--gpu-mem", "80GiB", "--weights", "9GiB"), 2, "--weights goes with one model"),
     (("fit", "--gpu-mem", "80GiB", "--as", "llama"), 2, "--as goes with one model"),
     (("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", "--filter", "llama"), 2, "--filter goes with all presets"),
@@ -76,7 +88,7 @@ REFUSED = [
     (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--block-size", "0"), 2, "at least 1"),
     (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--block-size", "-16"), 2, "is not a count"),
     (("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--json", "--quiet"), 2, "give one of them"),
-    (("fit", "-m", "llama-3-8b", "--gpu", "h100"), 3, "name the one you mean"),
+    (("fit", "-m", "llama-3-8b", "--gpu", "a100"), 3, "name the one you mean"),
     (("fit", "-m", "llama-3-8b", "--gpu", "h100 nvl"), 3, "state it with --gpu-mem"),
     (("fit", "-m", "mamba-2.8b", "-c", "8", "--kv-mem", "20GiB", "--engine", "vllm@0.6"), 3, "outside its KV pool"),
     (("fit", *SHAPE, "--gpu-mem", "80GiB"), 3, "--weights"),
@@ -142,7 +154,7 @@ def test_fit_is_the_contract() -> None:
     assert done.code == 0
     answer = done.json
     assert (answer["schema"], answer["engine"], answer["engine_version"]) == (1, "vllm", "0.33.0")
-    assert answer["gpu"] == {"name": "h100", "memory_bytes": None, "memory_by": None}
+    assert answer["gpu"] == {"name": "h100", "memory_bytes": None, "memory_by": None, "used_bytes": None}
     assert answer["memory"]["kv_bytes"] == 20 << 30
     assert answer["memory_range"] == {}
     assert answer["capacity"] == {
@@ -158,6 +170,40 @@ def test_fit_is_the_contract() -> None:
     assert [row["context"] for row in answer["lengths"]] == [1024, 4096, 8192]
     assert answer["division"]["differences"] == []
     assert answer["commands"] == {"vllm": "vllm serve meta-llama/Meta-Llama-3-8B --max-model-len 8192 --kv-cache-memory-bytes 21474836480"}
+
+
+def test_fit_of_a_gpu_is_the_contract() -> None:
+    answer = kvcalc("fit", "-m", "llama-3-8b", "--gpu", "h100", "--json").json
+    memory = answer["memory"]
+    assert memory["weights_bytes"] == 16_060_522_496
+    assert memory["weights_from"] == "tensors of preset llama-3-8b"
+    names = ("weights_bytes", "activation_bytes", "graph_bytes", "runtime_bytes", "reserve_bytes", "kv_bytes")
+    assert sum(memory[name] for name in names) == memory["usable_bytes"]
+    assert {"activation_bytes", "graph_bytes", "runtime_bytes", "kv_bytes"} == set(answer["memory_range"])
+    assert all(bounds["low"] <= memory[name] <= bounds["high"] for name, bounds in answer["memory_range"].items())
+    assert answer["totals"] == {"requests": int(answer["capacity"]["requests"]), "tokens": int(answer["capacity"]["requests"]) * 8192}
+    assert answer["advice"] == []
+
+
+def test_weights_larger_than_the_card_say_by_how_much_and_what_would_help() -> None:
+    done = kvcalc("fit", "-m", "llama-3.1-70b", "--gpu", "rtx4090", "--context", "8192")
+    assert done.code == 1
+    assert "131.42 GiB, are 109.67 GiB" in " ".join(done.out.split())
+    assert "--tp 8" in done.out
+    answer = kvcalc("fit", "-m", "llama-3.1-70b", "--gpu", "rtx4090", "--context", "8192", "--json").json
+    assert (answer["fits"], answer["limited_by"]) == (False, "weights")
+    assert {"text", "options", "requests", "context", "gpus"} == set(answer["advice"][0])
+
+
+def test_min_gpus_finds_a_layout() -> None:
+    answer = kvcalc("fit", "-m", "llama-3.1-70b", "--gpu", "h100", "--context", "8192", "--min-gpus", "--json").json
+    assert (answer["fits"], answer["gpus"], answer["parallel"]["tp"]) == (True, 2, 2)
+
+
+def test_all_replicas_and_one_are_told_apart() -> None:
+    done = kvcalc("fit", "-m", "llama-3-8b", "--gpu", "h100", "--gpus", "8", "--tp", "4", "--dp", "2")
+    assert "8 GPUs: tp 4 x dp 2; the figures below are of one replica unless they say all" in " ".join(done.out.split())
+    assert "all 2 replicas: requests" in done.out
 
 
 def test_fit_of_every_preset_is_ranked() -> None:

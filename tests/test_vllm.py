@@ -157,7 +157,7 @@ def test_releases_are_read(release: str) -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("vllm@0.5", ExitCode.UNANSWERABLE),
+        ("vllm@0.3", ExitCode.UNANSWERABLE),
         ("vllm@0.34", ExitCode.UNANSWERABLE),
         ("vllm@1", ExitCode.USAGE),
         ("vllm@", ExitCode.USAGE),

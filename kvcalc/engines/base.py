@@ -5,27 +5,32 @@ from typing import Final, Literal, NamedTuple, Protocol, assert_never
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Facts, Grows, Layer, ModelSpec, Note, Once, Plane, Window
 from kvcalc.packing import AUTO, PACKINGS, KvDtype, Packing
+from kvcalc.weights import Share, lora_bytes, share_bytes
 
 LayerKind = Literal["full", "sliding", "chunked", "latent", "indexer", "compressed", "state", "cross", "shared"]
 
 
 class Device(NamedTuple):
     """A GPU as engines see it. `capability` is the CUDA compute capability times ten, None for other makes; `memory_sizes` are the bytes that its
-    variants have, which decide about batch sizes: several where the name does not tell, none where they are not known.
+    variants have, which decide about batch sizes: several where the name does not tell, none where they are not known. `unified`: CPU and GPU share it.
     """
 
     name: str
     capability: int | None
     memory_sizes: tuple[int, ...]
+    unified: bool = False
+    nvidia: bool = True
 
 
 class Options(NamedTuple):
     """What a user may choose about a deployment, whatever the engine.
 
     `tp`, `pp`, `dp`, `dcp`: GPUs that share the heads, the layers, the requests, the tokens of one replicated cache. `encoder_tokens`: rows of each
-    cross-attention cache. `draft_layers`: count the model's own draft layers, for `speculative_tokens` a step. `device`: the GPU.
-    `max_batched_tokens`, `max_seqs`: what the scheduler takes at once. `block_size`: tokens a block. `state_dtype`: the packing of recurrent
-    states. None everywhere means the model's or the engine's own default. The switches are those of the engines that have them.
+    cross-attention cache. `draft_layers`: count the model's own draft layers, for `speculative_tokens` a step; `draft`: another model that drafts
+    them, which a server knows as `draft_served_as`. `device`: the GPU. `max_batched_tokens`, `max_seqs`: what the scheduler takes at once.
+    `block_size`: tokens a block. `state_dtype`: the packing of recurrent states. `expert_parallel`: experts are dealt out whole. `towers`: vision and
+    audio towers are loaded. `max_loras` adapters of up to `max_lora_rank` are kept on the GPU. None everywhere means the model's or the
+    engine's own default. The switches are those of the engines that have them.
     """
 
     kv_dtype: KvDtype = AUTO
@@ -45,6 +50,12 @@ class Options(NamedTuple):
     hybrid_manager: bool = True
     async_scheduling: bool = True
     enforce_eager: bool = False
+    draft: ModelSpec | None = None
+    draft_served_as: str = ""
+    expert_parallel: bool = False
+    towers: bool = True
+    max_loras: int = 0
+    max_lora_rank: int = 16
 
 
 OPTION_FLAGS: Final = {
@@ -58,6 +69,7 @@ OPTION_FLAGS: Final = {
     "hybrid_manager": "--disable-hybrid-kv-cache-manager",
     "async_scheduling": "--no-async-scheduling",
     "enforce_eager": "--enforce-eager",
+    "max_loras": "--max-loras",
 }
 """What a user typed for the options that the bare formula has no use for."""
 
@@ -106,6 +118,36 @@ class Capacity(NamedTuple):
 
     requests: float
     tokens: int
+
+
+class Span(NamedTuple):
+    """An estimated size in bytes: what is likely, and the bounds between which four of five servers fall."""
+
+    low: int
+    likely: int
+    high: int
+
+
+class Overheads(NamedTuple):
+    """What one GPU keeps back from weights and cache: the `activation` peak, the CUDA `graphs`, the `runtime` (memory outside the allocator), and their
+    `total`, whose bounds do not all fall together.
+    """
+
+    activation: Span
+    graphs: Span
+    runtime: Span
+    total: Span
+
+
+NO_OVERHEADS: Final = Overheads(*(Span(0, 0, 0),) * 4)
+
+
+class Loaded(NamedTuple):
+    """Bytes on the GPU that holds most of them: the `weights`, those of the draft model or draft layers, and the `lora` adapters' buffers."""
+
+    weights: int
+    draft: int
+    lora: int
 
 
 class Plan(Protocol):
@@ -174,6 +216,12 @@ class Engine(Protocol):
     def plan(self, spec: ModelSpec, options: Options) -> Plan:
         """Raises KvcalcError where the engine cannot run the model so."""
 
+    def loaded(self, spec: ModelSpec, options: Options) -> Loaded:
+        """What the model's tensors take once they are loaded. Raises KvcalcError where they are not all known."""
+
+    def overheads(self, spec: ModelSpec, options: Options, context: int) -> Overheads:
+        """What else the engine keeps on a GPU, by estimate, for requests of up to `context` tokens."""
+
 
 def layer_kind(cache: Cache) -> LayerKind:
     """The name of a cache in tables and in JSON."""
@@ -219,6 +267,51 @@ def split_heads(heads: int, tp: int, what: str) -> int:
     raise KvcalcError(
         f"--tp {tp} neither divides the {heads} {what} nor is a multiple of them", hint=f"use a --tp that divides {heads}, or a multiple of {heads}"
     )
+
+
+def drafting_layers(spec: ModelSpec, options: Options) -> tuple[Layer, ...]:
+    """The layers that draft tokens: those of another model, or the model's own. Raises KvcalcError where it has none."""
+    if options.draft is not None:
+        return options.draft.layers
+    if options.draft_layers and not spec.draft_layers:
+        raise KvcalcError("the model has no draft (MTP) layers of its own", hint="leave out --mtp")
+    return spec.draft_layers if options.draft_layers else ()
+
+
+def loaded_shares(spec: ModelSpec, options: Options, step: tuple[int, int] = (1, 1)) -> Loaded:
+    """The share of the GPU that holds most, tensor by tensor, and adapters beside every matrix that may have one. Raises KvcalcError where the tensors of
+    the model, or of its draft model, are not all known.
+    """
+    weights = max(_stage_weights(spec, options, step))
+    draft = 0
+    if options.draft is not None:
+        draft = max(_stage_weights(options.draft, options._replace(draft=None, draft_layers=False, pp=1), step))
+    elif options.draft_layers:
+        draft = weights - max(_stage_weights(spec, options._replace(draft_layers=False), step))
+    lora = lora_bytes(spec, options.tp, options.max_loras, options.max_lora_rank) if options.max_loras else 0
+    return Loaded(weights - (draft if options.draft is None else 0), draft, lora)
+
+
+def _stage_weights(spec: ModelSpec, options: Options, step: tuple[int, int]) -> list[int]:
+    untold = spec.untold or (None if spec.tensors else "the weights of this model are not known tensor by tensor")
+    if untold is not None and not (spec.tensors and not options.towers):
+        raise KvcalcError(untold, hint="state the size of the weights with --weights (the checkpoint) or --weights-per-gpu, or the KV budget with --kv-mem")
+    model, _ = model_packing(spec.facts)
+    sizes, start = [], 0
+    for number, stage in enumerate(pipeline_stages(spec.layers, options.pp)):
+        share = Share(
+            tp=options.tp,
+            ep=options.tp * options.dp if options.expert_parallel else 1,
+            stage=range(start, start + len(stage)),
+            first=number == 0,
+            last=number == options.pp - 1,
+            draft=options.draft_layers,
+            towers=options.towers,
+            mxfp4_step=step,
+        )
+        sizes.append(share_bytes(spec, model, share))
+        start += len(stage)
+    return sizes
 
 
 def pipeline_stages(layers: tuple[Layer, ...], pp: int) -> list[tuple[Layer, ...]]:

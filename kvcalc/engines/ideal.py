@@ -5,7 +5,23 @@ from collections.abc import Iterable
 from math import lcm
 from typing import NamedTuple, assert_never
 
-from kvcalc.engines.base import Capacity, LayerUse, Options, PlaneUse, Pool, layer_kind, model_packing, pipeline_stages, split_heads, unused_options
+from kvcalc.engines.base import (
+    NO_OVERHEADS,
+    Capacity,
+    LayerUse,
+    Loaded,
+    Options,
+    Overheads,
+    PlaneUse,
+    Pool,
+    drafting_layers,
+    layer_kind,
+    loaded_shares,
+    model_packing,
+    pipeline_stages,
+    split_heads,
+    unused_options,
+)
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Grows, Layer, ModelSpec, Note, Once, Plane, Window
 from kvcalc.packing import ENGINE_DTYPES, PACKINGS, KvDtype, Packing
@@ -141,10 +157,7 @@ class IdealEngine:
         kv_dtype, model, dtype_notes = _dtypes(spec, options)
         encoder_tokens, encoder_notes = _encoder_tokens(spec, options)
         stages = pipeline_stages(spec.layers, options.pp)
-        if options.draft_layers:
-            if not spec.draft_layers:
-                raise KvcalcError("the model has no draft (MTP) layers of its own", hint="leave out --mtp")
-            stages[-1] += spec.draft_layers
+        stages[-1] += drafting_layers(spec, options)
         used = tuple(_stage(stage, kv_dtype, model, options) for stage in stages)
         return IdealPlan(
             kv_dtype=kv_dtype,
@@ -155,6 +168,12 @@ class IdealEngine:
             dcp=options.dcp,
             notes=(*dtype_notes, *encoder_notes, *unused_options(options, self.name), *_padding_notes(share for stage in used for share in stage.shares)),
         )
+
+    def loaded(self, spec: ModelSpec, options: Options) -> Loaded:
+        return loaded_shares(spec, options)
+
+    def overheads(self, _spec: ModelSpec, _options: Options, _context: int) -> Overheads:
+        return NO_OVERHEADS
 
 
 IDEAL = IdealEngine()

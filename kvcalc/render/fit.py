@@ -1,22 +1,29 @@
 """`kvcalc fit` for a reader."""
 
+from typing import Final
+
 from rich.console import Console
 
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, notes, with_version
-from kvcalc.results.fit import Division, Fit, Fits
+from kvcalc.results.fit import Division, Fit, Fits, Memory
 from kvcalc.units import binary_unit, format_bytes
 
 
 def render_fit(result: Fit, console: Console) -> None:
-    """The verdict first, then memory, pool, lengths, the plain division beside it, and the command line."""
+    """The verdict first, then the budget, pool, lengths, the plain division beside it, and the command line."""
     console.print(_verdict(result), style="bold", highlight=False, markup=False)
     said = f"engine {with_version(result.engine, result.engine_version)}, KV dtype {result.kv_dtype}, read from {printable(result.model.source)}"
     console.print(said, highlight=False, markup=False)
-    for text in result.advice:
-        console.print(f"  {text}", highlight=False, markup=False)
+    if result.gpus > 1:
+        console.print(_layout(result), highlight=False, markup=False)
     console.print()
+    if result.memory.total_bytes is not None:
+        console.print(_bar(result.memory, result.memory.total_bytes, console), highlight=False, markup=False)
     _memory(result).print(console)
+    if result.advice:
+        console.print()
+        _changes(result).print(console)
     if not result.memory.kv_bytes:
         notes(console, result.notes)
         return
@@ -35,14 +42,67 @@ def render_fit(result: Fit, console: Console) -> None:
     notes(console, result.notes)
 
 
+def _layout(result: Fit) -> str:
+    """How several GPUs share the work."""
+    parallel = result.parallel
+    parts = [f"{name} {number}" for name, number in (("tp", parallel.tp), ("pp", parallel.pp), ("dp", parallel.dp)) if number > 1]
+    text = f"{result.gpus} GPUs: {' x '.join(parts)}"
+    return text if parallel.dp == 1 else f"{text}; the figures below are of one replica unless they say all"
+
+
+PARTS: Final = (
+    ("weights", ("weights_bytes",), "\u2588", "#"),
+    ("activations", ("activation_bytes",), "\u2593", "a"),
+    ("graphs and runtime", ("graph_bytes", "runtime_bytes"), "\u2592", "r"),
+    ("kept back", ("reserve_bytes",), "x", "x"),
+    ("KV cache", ("kv_bytes",), "\u2591", "="),
+)
+"""The parts of a bar: their sizes, and their mark where the output takes more than ASCII, and where not."""
+
+
+def _bar(memory: Memory, total: int, console: Console) -> str:
+    """The memory of one GPU as a bar, each part by its own mark, and what the marks mean; dots are what the engine leaves alone."""
+    plain = not (console.encoding or "").lower().startswith("utf")
+    cells = max(20, min(console.width, 80) - 2)
+    drawn, done = "", 0
+    legend = []
+    for name, fields, mark, letter in PARTS:
+        done += sum(getattr(memory, field) or 0 for field in fields)
+        width = round(min(done, total) * cells / total) - len(drawn)
+        shown = letter if plain else mark
+        drawn += shown * max(0, width)
+        if width > 0:
+            legend.append(f"{shown} {name}")
+    drawn = drawn[:cells] + "." * (cells - len(drawn))
+    return f"[{drawn}]\n{', '.join(legend)}, . left alone"
+
+
+def _changes(result: Fit) -> Grid:
+    """What would make it fit, each with what a replica holds then."""
+    table = Grid(left=["it would fit with"], right=["GPUs", "requests", "of tokens"])
+    for change in result.advice:
+        table.add(change.options, f"{change.gpus}", f"{change.requests:,}", f"{change.context:,}")
+    return table
+
+
 def _verdict(result: Fit) -> str:
     name, held = printable(result.model.name), next(row.requests for row in result.lengths if row.context == result.context)
     where = "" if result.parallel.dp == 1 else " in each replica"
     if result.fits:
         return f"{name}: {_requests(held)} of {result.context:,} tokens fit{'s' if held == 1 else ''}{where}"
     if result.limited_by == "weights":
-        return f"{name} does not fit: its weights leave nothing for the KV cache"
+        return f"{name} does not fit: {_over(result)}"
     return f"{name}: {_requests(result.batch)} of {result.context:,} tokens {'does' if result.batch == 1 else 'do'} not fit{where}"
+
+
+def _over(result: Fit) -> str:
+    """By how much the weights, and what stands beside them, are more than the engine takes."""
+    memory = result.memory
+    unit = binary_unit(memory.total_bytes or 1)
+    weights, usable = memory.weights_bytes or 0, memory.usable_bytes or 0
+    if weights > usable:
+        return f"its weights on one GPU, {in_unit(weights, unit)} {unit}, are {in_unit(weights - usable, unit)} {unit} more than the engine takes"
+    return "its weights and what the engine keeps beside them leave nothing for the KV cache"
 
 
 def _requests(number: int) -> str:
@@ -50,21 +110,30 @@ def _requests(number: int) -> str:
 
 
 def _memory(result: Fit) -> Grid:
-    """The budget of one GPU; estimated figures bear a ~."""
+    """The budget of one GPU; estimated figures bear a ~ and the range that they lie in."""
     memory = result.memory
     total = memory.total_bytes if memory.total_bytes is not None else memory.kv_bytes
     unit = binary_unit(total)
-    table = Grid(left=["one GPU"], right=["bytes", unit])
+    table = Grid(left=["one GPU"], right=["bytes", unit, "low", "high"])
     rows = [
-        ("memory" if result.gpu.name is None else result.gpu.name, memory.total_bytes, ""),
-        ("the engine takes", memory.usable_bytes, ""),
-        ("- weights", memory.weights_bytes, "~"),
-        ("- flat reserve", memory.reserve_bytes, "~"),
-        ("= KV cache" if memory.total_bytes is not None else "KV cache, as stated", memory.kv_bytes, "~" if "kv_bytes" in result.memory_range else ""),
+        ("memory" if result.gpu.name is None else result.gpu.name, "total_bytes", memory.total_bytes),
+        ("the engine takes", "usable_bytes", memory.usable_bytes),
+        ("- weights", "weights_bytes", memory.weights_bytes),
+        ("    of these drafts", "draft_bytes", memory.draft_bytes or None),
+        ("    of these adapters", "lora_bytes", memory.lora_bytes or None),
+        ("- activations", "activation_bytes", memory.activation_bytes or None),
+        ("- CUDA graphs", "graph_bytes", memory.graph_bytes or None),
+        ("- runtime", "runtime_bytes", memory.runtime_bytes or None),
+        ("- kept back", "reserve_bytes", memory.reserve_bytes or None),
+        ("= KV cache" if memory.total_bytes is not None else "KV cache, as stated", "kv_bytes", memory.kv_bytes),
     ]
-    for what, size, mark in rows:
-        if size is not None:
-            table.add(printable(what), f"{mark}{size:,}", mark + in_unit(size, unit))
+    for what, field, size in rows:
+        if size is None:
+            continue
+        bounds = result.memory_range.get(field)
+        mark = "" if bounds is None else "~"
+        low, high = ("", "") if bounds is None else (in_unit(bounds.low, unit), in_unit(bounds.high, unit))
+        table.add(printable(what), f"{mark}{size:,}", mark + in_unit(size, unit), low, high)
     return table
 
 
@@ -79,6 +148,11 @@ def _pool(result: Fit) -> Grid:
     table.add("longest single request", f"{held.max_context:,} tokens")
     table.add(f"as {result.engine} says: requests", f"{held.requests:,.2f}")
     table.add(f"as {result.engine} says: tokens", f"{held.tokens:,}")
+    if "kv_bytes" in result.memory_range:
+        table.add("whole requests, low to high", f"{result.capacity_range.low:,} to {result.capacity_range.high:,}")
+    if result.parallel.dp > 1:
+        table.add(f"all {result.parallel.dp} replicas: requests", f"{result.totals.requests:,}")
+        table.add(f"all {result.parallel.dp} replicas: tokens", f"{result.totals.tokens:,}")
     return table
 
 
@@ -113,15 +187,17 @@ def _signed(size: int, unit: str) -> str:
 
 
 def render_fits(result: Fits, console: Console) -> None:
-    """One line a model."""
-    table = Grid(left=["name", "fits"], right=["weights GiB", "KV GiB", "context", "requests", "longest", "lacking GiB"])
+    """One line a model; sizes in GiB of one GPU, a ~ before those that are estimated, a - before what is lacking."""
+    contexts = {row.context for row in result.rows}
+    asked = f"{max(contexts):,} tokens, or the model's own maximum" if len(contexts) > 1 else f"{contexts.pop():,} tokens"
+    console.print(f"Requests of {asked}; sizes in GiB on one GPU.", highlight=False, markup=False)
+    table = Grid(left=["name"], right=["fits", "weights", "KV", "requests", "longest"])
     for row in result.rows:
         held = next(each.requests for each in row.lengths if each.context == row.context)
-        weights = "-" if row.memory.weights_bytes is None else f"~{in_unit(row.memory.weights_bytes, 'GiB')}"
+        weights = "" if row.memory.weights_bytes is None else in_unit(row.memory.weights_bytes, "GiB")
         mark = "~" if "kv_bytes" in row.memory_range else ""
-        kv, lacking = mark + in_unit(row.memory.kv_bytes, "GiB"), "" if row.fits else mark + in_unit(row.lacking_bytes, "GiB")
-        longest = f"{row.capacity.max_context:,}"
-        table.add(printable(row.model.name), "yes" if row.fits else "no", weights, kv, f"{row.context:,}", f"{held:,}", longest, lacking)
+        fits = "yes" if row.fits else f"{mark}-{in_unit(row.lacking_bytes, 'GiB')}"
+        table.add(printable(row.model.name), fits, weights, mark + in_unit(row.memory.kv_bytes, "GiB"), f"{held:,}", f"{row.capacity.max_context:,}")
     table.print(console)
     console.print()
     fitting = sum(row.fits for row in result.rows)

@@ -7,21 +7,29 @@ from kvcalc.results.shared import Answer, ModelInfo, Parallel
 
 
 class GpuInfo(Frozen):
-    """The GPU that was asked about: its name, and all its memory, as `memory_by` reports it where the catalogue was asked. None where not stated."""
+    """The GPU that was asked about: its name, and all its memory, as `memory_by` reports it where the catalogue or the driver was asked; `used_bytes` of it are
+    held by other processes. None where not stated.
+    """
 
     name: str | None
     memory_bytes: int | None
     memory_by: str | None = None
+    used_bytes: int | None = None
 
 
 class Memory(Frozen):
-    """One GPU's memory. `usable_bytes` is what the engine takes, `reserve_bytes` a flat sum for everything beside weights and cache (activations,
-    CUDA graphs, the runtime). All but `kv_bytes` are None where the KV budget was stated.
+    """One GPU's memory. `usable_bytes` is what the engine takes. `weights_bytes` are the weights as the engine reports them loaded, read from
+    `weights_from`; of them `draft_bytes` belong to drafts and `lora_bytes` to the buffers of adapters. Then what the engine keeps beside them:
+    `activation_bytes`, `graph_bytes`, `runtime_bytes`, and `reserve_bytes` that the user keeps back. The rest, `kv_bytes`, is the KV cache. All but that are
+    None where the KV budget was stated.
     """
 
     total_bytes: int | None = None
     usable_bytes: int | None = None
     weights_bytes: int | None = None
+    weights_from: str | None = None
+    draft_bytes: int | None = None
+    lora_bytes: int | None = None
     activation_bytes: int | None = None
     graph_bytes: int | None = None
     runtime_bytes: int | None = None
@@ -34,6 +42,16 @@ class Range(Frozen):
 
     low: int
     high: int
+
+
+class Change(Frozen):
+    """Something that would make it fit: the `options` that ask for it, and what a replica then holds: `requests` of `context` tokens on `gpus` GPUs."""
+
+    text: str
+    options: str
+    requests: int
+    context: int
+    gpus: int
 
 
 class CapacityInfo(Frozen):
@@ -79,11 +97,20 @@ class Division(Frozen):
     differences: tuple[Difference, ...]
 
 
+class Totals(Frozen):
+    """All replicas together: whole requests of the context, and the tokens in them."""
+
+    requests: int
+    tokens: int
+
+
 class Fit(Answer):
     """What a KV budget holds under an engine's rules. `fits`: whether `batch` requests of `context` do; `limited_by` is what binds: kv_bytes,
-    max_seqs (the scheduler takes no more at once) or weights (they leave nothing). `memory_range` holds the sizes that are estimated. `division`
-    is None where the plain formula cannot be written. `advice`: what would make it fit. `lengths`: other lengths of request. `commands`: the line that
-    starts a server so, of the longest request where the context does not fit. `lacking_bytes`: what one GPU has too little of for the batch.
+    max_seqs (the scheduler takes no more at once) or weights (with what the engine keeps beside them they leave nothing). `memory_range` holds the sizes that
+    are estimated, `capacity_range` the whole requests of the context at both ends of the KV cache's. `capacity` and `lengths` are those of one replica,
+    `totals` of all. `division` is None where the plain formula cannot be written. `advice`: changes that would make it fit, cheapest first.
+    `commands`: the line that starts a server so, of the longest request where the context does not fit. `lacking_bytes`: what one GPU has too little
+    of for the batch.
     """
 
     model: ModelInfo
@@ -98,12 +125,14 @@ class Fit(Answer):
     memory: Memory
     memory_range: dict[str, Range]
     capacity: CapacityInfo
+    capacity_range: Range
+    totals: Totals
     fits: bool
     lacking_bytes: int
     limited_by: Literal["kv_bytes", "max_seqs", "weights"]
     lengths: tuple[LengthRow, ...]
     division: Division | None
-    advice: tuple[str, ...]
+    advice: tuple[Change, ...]
     commands: dict[str, str]
     notes: tuple[Note, ...]
 

@@ -4,10 +4,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kvcalc.engines.base import Capacity, LayerKind, LayerUse, Options, PlaneUse, Pool, layer_kind, model_packing, pipeline_stages
+from kvcalc.engines.base import (
+    Capacity,
+    LayerKind,
+    LayerUse,
+    Loaded,
+    Options,
+    Overheads,
+    PlaneUse,
+    Pool,
+    layer_kind,
+    loaded_shares,
+    model_packing,
+    pipeline_stages,
+)
 from kvcalc.engines.vllm.backends import sparse_mla
 from kvcalc.engines.vllm.dtypes import SIXTEEN_BIT, kv_dtype_name
 from kvcalc.engines.vllm.groups import Group, Grouping, group
+from kvcalc.engines.vllm.overheads import UNKNOWN_WIDTHS, Deployment, overheads, widths_of
 from kvcalc.engines.vllm.pages import Layout, PageSpec, layout
 from kvcalc.engines.vllm.serve import BatchSizes, batch_sizes, serve_command
 from kvcalc.engines.vllm.versions import NEWEST, Version
@@ -239,6 +253,43 @@ class VllmEngine:
             notes=tuple(notes),
         )
 
+    def loaded(self, spec: ModelSpec, options: Options) -> Loaded:
+        nvidia = options.device is None or options.device.nvidia
+        return loaded_shares(_as_loaded(spec), options, MXFP4_STEP if nvidia else MXFP4_STEP_ELSEWHERE)
+
+    def overheads(self, spec: ModelSpec, options: Options, context: int) -> Overheads:
+        if not any(tensor.part == "text" and tensor.role == "embedding" for tensor in spec.tensors):
+            return UNKNOWN_WIDTHS
+        batch = batch_sizes(options, spec.facts, self.release)
+        deployment = Deployment(
+            minor=self.release.minor,
+            batched_tokens=batch.tokens,
+            sequences=batch.seqs,
+            context=context,
+            tp=options.tp,
+            drafted=options.speculative_tokens,
+            eager=options.enforce_eager,
+            unified=options.device is not None and options.device.unified,
+        )
+        return overheads(widths_of(spec, towers=options.towers), deployment)
+
+
+def _as_loaded(spec: ModelSpec) -> ModelSpec:
+    """The model as vLLM 0.33.0 holds it: MLX's own quantization is read as if it were not there, and the attention of GLM-5.3-Flash stays in 16 bits
+    whatever the checkpoint says (vllm/models/glm5next).
+    """
+    stored = spec.quantization
+    if stored is not None and stored.method == "mlx":
+        return spec.model_copy(update={"quantization": None})
+    if stored is not None and spec.facts.model_type == "glm5_next":
+        return spec.model_copy(update={"quantization": stored.model_copy(update={"keeps_mixers": True})})
+    return spec
+
+
+MXFP4_STEP: Final = (128, 256)
+MXFP4_STEP_ELSEWHERE: Final = (256, 256)
+"""Width on a GPU and features of experts in mxfp4, for Marlin and TensorRT-LLM kernels and for ROCm's (vllm/model_executor/layers/fused_moe/oracle/mxfp4.py
+0.33.0; gpt-oss-120b logs 65.97 GiB on an H100, of which 4.5 are this padding)."""
 
 NEWEST_VLLM: Final = VllmEngine(Version(NEWEST))
 

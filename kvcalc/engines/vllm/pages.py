@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import lcm
 from typing import Final, Literal, NamedTuple, assert_never
 
-from kvcalc.engines.base import Options, model_packing
+from kvcalc.engines.base import Options, drafting_layers, model_packing
 from kvcalc.engines.vllm.backends import DEFAULT_BLOCK, HOPPER, Attention, Backend, dense, is_blackwell, mla, no_backend, sparse_mla
 from kvcalc.engines.vllm.dtypes import EIGHT_BIT, SPARSE_MLA_ROW, TURBOQUANT, head_bytes
 from kvcalc.engines.vllm.versions import Version
@@ -78,12 +78,8 @@ def layout(spec: ModelSpec, options: Options, dtype: str, capability: int, versi
 
 def _caches(spec: ModelSpec, options: Options) -> list[tuple[int, Cache]]:
     """Every cache with the index of its layer; those of draft layers lie on the stage of the last."""
-    if options.draft_layers and not spec.draft_layers:
-        raise KvcalcError("the model has no draft (MTP) layers of its own", hint="leave out --mtp")
     caches = [(index, cache) for index, layer in enumerate(spec.layers) for cache in layer.caches]
-    if options.draft_layers:
-        caches += [(len(spec.layers) - 1, cache) for layer in spec.draft_layers for cache in layer.caches]
-    return caches
+    return caches + [(len(spec.layers) - 1, cache) for layer in drafting_layers(spec, options) for cache in layer.caches]
 
 
 class _Pages:

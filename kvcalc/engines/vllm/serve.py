@@ -1,5 +1,6 @@
 """What `vllm serve` is told: batch sizes by default, and the command line that realises a plan."""
 
+import json
 import shlex
 from typing import Final, NamedTuple
 
@@ -72,9 +73,14 @@ def serve_command(version: Version, options: Options, model: str, context: int, 
         "--max-num-batched-tokens": options.max_batched_tokens,
         "--max-num-seqs": options.max_seqs,
         "--mamba-ssm-cache-dtype": None if options.state_dtype is None else _STATE_WORDS[options.state_dtype],
-        "--speculative-config": f"""'{{"method": "mtp", "num_speculative_tokens": {options.speculative_tokens}}}'""" if options.draft_layers else None,
+        "--speculative-config": _speculative(options),
+        "--max-loras": options.max_loras or None,
+        "--max-lora-rank": options.max_lora_rank if options.max_loras else None,
     }
     switches = {
+        "--enable-lora": options.max_loras > 0,
+        "--enable-expert-parallel": options.expert_parallel,
+        "--language-model-only": not options.towers,
         "--enforce-eager": options.enforce_eager,
         "--no-enable-prefix-caching": not options.prefix_caching,
         "--disable-hybrid-kv-cache-manager": not options.hybrid_manager,
@@ -91,6 +97,13 @@ def serve_command(version: Version, options: Options, model: str, context: int, 
             version.check_flag(flag)
             words.append(flag)
     return tuple(words)
+
+
+def _speculative(options: Options) -> str | None:
+    """The JSON of the drafter, quoted for a shell."""
+    if options.draft is not None:
+        return shlex.quote(json.dumps({"model": options.draft_served_as, "num_speculative_tokens": options.speculative_tokens}))
+    return shlex.quote(json.dumps({"method": "mtp", "num_speculative_tokens": options.speculative_tokens})) if options.draft_layers else None
 
 
 _STATE_WORDS: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -5,13 +5,13 @@ from typing import Final, NamedTuple
 
 from kvcalc.errors import ExitCode, KvcalcError
 
-OLDEST: Final = 6
+OLDEST: Final = 4
 NEWEST: Final = 33
 NEWEST_RELEASE: Final = "0.33.0"
 
 
 class Version(NamedTuple):
-    """A release, 0.`minor`. Each property says what its code does (read at 0.6.6, 0.8.5, 0.9.2, 0.11.0, 0.14.1, 0.18.0, 0.20.0, 0.22.0, 0.25.0, 0.28.0
+    """A release, 0.`minor`. Each property says what its code does (read at 0.4.3, 0.6.6, 0.8.5, 0.9.2, 0.11.0, 0.14.1, 0.18.0, 0.20.0, 0.22.0, 0.25.0, 0.28.0
     and 0.33.0; a release between two of these counts as the older one): vllm/core and vllm/v1/core/kv_cache_utils.py of that release.
     """
 
@@ -93,14 +93,17 @@ class Version(NamedTuple):
 
 FLAGS_SINCE: Final = {
     "--data-parallel-size": 8,
+    "--enable-expert-parallel": 8,
     "--speculative-config": 8,
     "--disable-hybrid-kv-cache-manager": 9,
     "--decode-context-parallel-size": 10,
     "--kv-cache-memory-bytes": 10,
     "--mamba-ssm-cache-dtype": 10,
     "--no-async-scheduling": 10,
+    "--language-model-only": 17,
 }
-"""The first release that takes a flag, by its release notes (0.8.3, 0.8.2, 0.9.1, 0.10.2, 0.10.2, 0.10.1 and 0.10.0); others are in all."""
+"""The first release that takes a flag, by its release notes (0.8.3, 0.8.2, 0.9.1, 0.10.2, 0.10.2, 0.10.1, 0.10.0) or the first read that has it (expert
+parallelism in 0.8.5, the language model alone in 0.17.0); others are in all."""
 
 
 def find_version(text: str) -> Version:
