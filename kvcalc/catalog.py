@@ -18,8 +18,9 @@ from kvcalc.layers import MAX_LAYERS, Facts, Layer, ModelSpec, Note
 from kvcalc.presets import SpecFile, first_error
 from kvcalc.units import format_bytes
 
-if TYPE_CHECKING:
-    from kvcalc.safetensors import Header  # a preset does without
+if TYPE_CHECKING:  # a preset does without
+    from kvcalc.safetensors import Header
+    from kvcalc.tensors import WeighedModel
 
 MAX_FILE_BYTES: Final = 8 << 20
 """No config.json or spec YAML of a real model comes near this size."""
@@ -50,13 +51,15 @@ class Model(NamedTuple):
     weights_at: Path | HubRevision | None = None
     weight_fields: Mapping[str, Any] | None = None
 
-    def weighed(self) -> ModelSpec:
-        """The model with its tensors, where a preset or spec YAML states in `weight_fields` what decides about them. Raises KvcalcError where that is wrong."""
-        if self.weight_fields is None:
-            return self.spec
-        from kvcalc.families import with_weights  # a question about the cache alone does without
+    def weighed(self) -> "WeighedModel":
+        """The model with its tensors, where a config.json told them, or a preset or spec YAML states in `weight_fields` what decides about them.
 
-        return with_weights(self.spec, self.weight_fields)
+        Raises KvcalcError where that is wrong.
+        """
+        from kvcalc.families import with_weights  # a question about the cache alone does without
+        from kvcalc.tensors import weighed
+
+        return weighed(self.spec) if self.weight_fields is None else with_weights(self.spec, self.weight_fields)
 
 
 def load_model(text: str, revision: str | None = None, as_model_type: str | None = None) -> Model:

@@ -17,6 +17,7 @@ from kvcalc.packing import PACKINGS, KvDtype
 from kvcalc.quantizations import BY_NAME, Named
 from kvcalc.results.fit import CapacityInfo, Change, Difference, Division, Fit, Fits, GpuInfo, LengthRow, Memory, Range, Totals
 from kvcalc.results.shared import Parallel
+from kvcalc.tensors import WeighedModel, weighed
 from kvcalc.units import BINARY_UNITS, format_bytes
 from kvcalc.weights import checkpoint_bytes
 
@@ -101,8 +102,9 @@ def budget(question: Question) -> Budget:
         raise KvcalcError("the memory of the GPU is not known", hint="state it with --gpu-mem")
     usable = ceil(_utilization(question) * total)
     _check_free(question, usable)
-    weights = _weights(question)
-    kept = question.engine.overheads(question.spec, question.options, question.asked.context)
+    spec = weighed(question.spec)
+    weights = _weights(question, spec)
+    kept = question.engine.overheads(spec, question.options, question.asked.context)
     left = usable - weights.total - kept.total.likely - question.reserve_bytes
     more = isqrt((kept.total.likely - kept.total.low) ** 2 + weights.below**2)
     less = isqrt((kept.total.high - kept.total.likely) ** 2 + weights.above**2)
@@ -157,9 +159,9 @@ def _gpu_notes(gpu: GpuInfo) -> Iterator[Note]:
         yield Note(code="gpu-used", text=f"other processes hold {format_bytes(gpu.used_bytes)} of the GPU; the engine's part of its memory is free beside them")
 
 
-def _weights(question: Question) -> _Weights:
+def _weights(question: Question, spec: WeighedModel) -> _Weights:
     """By what is stated for a GPU, else by the size of the checkpoint and the layout of the tensors, else by the tensors alone."""
-    spec, options, stated = question.spec, question.options, question.weights
+    options, stated = question.options, question.weights
     if stated is not None and stated.of == "gpu":
         return _Weights(Loaded(stated.size_bytes, 0, 0), 0, 0, stated.source)
     named = question.quantization is not None and spec.quantization is None
@@ -189,7 +191,7 @@ def _weights(question: Question) -> _Weights:
     return _Weights(scaled, 0, 0, stated.source, notes)
 
 
-def _predicted(spec: ModelSpec, size_bytes: int) -> int:
+def _predicted(spec: WeighedModel, size_bytes: int) -> int:
     """What the tensors make of the checkpoint: as its config says, or in fp32, in which many are saved whatever they say, where that comes nearer."""
     own = PACKINGS[spec.facts.dtype or model_packing(spec.facts)[0].name]
     return min((checkpoint_bytes(spec, packing) for packing in (own, PACKINGS["fp32"])), key=lambda predicted: abs(predicted - size_bytes))
@@ -344,7 +346,8 @@ def _levers(question: Question, found: Fit) -> list[_Lever]:
     if from_gpu and found.memory.activation_bytes and (options.max_batched_tokens is None or options.max_batched_tokens > SMALL_BATCH):
         words = f"--max-batched-tokens {SMALL_BATCH}"
         levers.append(_Lever("batch", 3, "smaller batches", words, lambda old: _with(old, max_batched_tokens=SMALL_BATCH)))
-    if from_gpu and question.spec.quantization is None and question.quantization is None and question.spec.tensors:
+    spec = weighed(question.spec)
+    if from_gpu and spec.quantization is None and question.quantization is None and spec.tensors:
         levers += [
             _Lever("stored", cost, f"{name.upper()} weights", f"--quantization {name}", partial(_stored_as, BY_NAME[name]))
             for name, cost in (("fp8", 4), ("awq", 6))

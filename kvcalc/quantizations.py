@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from kvcalc.layers import ModelSpec, Quantization, Scheme
+from kvcalc.tensors import Quantization, Scheme, WeighedModel
 
 FP8_TENSOR: Final = Scheme(name="fp8", bits=8, scale_bytes=4)
 FP8_STATIC: Final = Scheme(name="fp8", bits=8, scale_bytes=4, tensor_bytes=4)
@@ -33,7 +33,7 @@ class Named(NamedTuple):
     with_experts: Quantization | None = None
     extra_permille: int = 0
 
-    def of(self, spec: ModelSpec) -> tuple[Quantization, int]:
+    def of(self, spec: WeighedModel) -> tuple[Quantization, int]:
         """The form for a model, and those thousandths."""
         if self.with_experts is not None and any(tensor.role == "expert" for tensor in spec.tensors):
             return self.with_experts, 0

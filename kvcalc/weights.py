@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from kvcalc.layers import ModelSpec, Quantization, Scheme, Tensor
 from kvcalc.packing import PACKINGS, Packing
+from kvcalc.tensors import Quantization, Scheme, Tensor, WeighedModel
 
 VOCABULARY_STEP: Final = 64
 """A vocabulary is padded to a multiple of so many rows before it is divided (vllm/model_executor/layers/vocab_parallel_embedding.py 0.33.0)."""
@@ -35,12 +35,12 @@ class Share(NamedTuple):
     mxfp4_step: tuple[int, int] = (1, 1)
 
 
-def checkpoint_bytes(spec: ModelSpec, model: Packing) -> int:
+def checkpoint_bytes(spec: WeighedModel, model: Packing) -> int:
     """All tensors as the checkpoint stores them, drafts included, where what is not quantized is stored as `model`."""
     return sum(_tensor_bytes(tensor, spec.quantization, model, Share(draft=True), padded=False) for tensor in spec.tensors)
 
 
-def share_bytes(spec: ModelSpec, model: Packing, share: Share) -> int:
+def share_bytes(spec: WeighedModel, model: Packing, share: Share) -> int:
     """What one GPU holds of a model that is loaded with `model` as the type of what is not quantized."""
     tied = not any(tensor.role == "head" for tensor in spec.tensors)
     whole_towers = any(tensor.part == "tower" and tensor.parts is not None and tensor.parts % share.tp for tensor in spec.tensors)
@@ -112,7 +112,7 @@ def _padded(tensor: Tensor, shape: tuple[int, ...], scheme: Scheme | None, share
     return -(-shape[0] // rows) * rows, -(-shape[1] // columns) * columns
 
 
-def lora_bytes(spec: ModelSpec, tp: int, adapters: int, rank: int) -> int:
+def lora_bytes(spec: WeighedModel, tp: int, adapters: int, rank: int) -> int:
     """Buffers for so many adapters beside every matrix of the language model, in 16 bits: A from all features to `rank`, B from `rank` to all; the side
     that tensor parallelism divides is divided (vllm/lora/layers/base_linear.py and fused_moe.py 0.33.0, without fully_sharded_loras).
     """

@@ -20,6 +20,7 @@ from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.quantizations import BY_NAME
 from kvcalc.results.fit import Fit, GpuInfo
+from kvcalc.tensors import WeighedModel
 
 GIB = 1 << 30
 ENGINES = ("ideal", "vllm")
@@ -35,7 +36,7 @@ def loaded(model: str) -> ModelSpec:
 
 
 @cache
-def weighed(model: str) -> ModelSpec:
+def weighed(model: str) -> WeighedModel:
     return load_model(model).weighed()
 
 

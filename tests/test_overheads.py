@@ -11,14 +11,14 @@ from kvcalc.engines.base import Options
 from kvcalc.engines.vllm.overheads import UNKNOWN_WIDTHS, Deployment, Experts, Tower, Widths, overheads, widths_of
 from kvcalc.fit import Asked, Question, StatedWeights, answer
 from kvcalc.gpus import find_gpu
-from kvcalc.layers import ModelSpec
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.results.fit import GpuInfo
+from kvcalc.tensors import WeighedModel
 
 GIB = 1 << 30
 
 
-def weighed(model: str) -> ModelSpec:
+def weighed(model: str) -> WeighedModel:
     return load_model(model).weighed()
 
 

@@ -5,14 +5,16 @@ import sys
 
 import pytest
 
-HEAVY = {"typer", "pydantic", "rich", "yaml", "huggingface_hub", "httpx", "httpx2", "torch", "transformers", "numpy", "kvcalc.families", "kvcalc.engines.vllm"}
+LIBRARIES = {"typer", "pydantic", "rich", "yaml", "huggingface_hub", "httpx", "httpx2", "torch", "transformers", "numpy"}
+OURS = {"kvcalc.families", "kvcalc.engines.vllm", "kvcalc.tensors", "kvcalc.weights"}
+HEAVY = LIBRARIES | OURS
 LOADS = {
     ("--version",): set(),
     ("--help",): {"typer"},
     ("estimate", "--model", "llama-3-8b", "--json"): {"typer", "pydantic", "yaml"},
     ("estimate", "--model", "llama-3-8b", "--quiet"): {"typer", "pydantic", "yaml"},
     ("estimate", "--model", "llama-3-8b"): {"typer", "pydantic", "yaml", "rich"},
-    ("fit", "--model", "llama-3-8b", "--kv-mem", "1GiB", "--json"): {"typer", "pydantic", "yaml", "kvcalc.engines.vllm"},
+    ("fit", "--model", "llama-3-8b", "--kv-mem", "1GiB", "--json"): {"typer", "pydantic", "yaml", "kvcalc.engines.vllm", "kvcalc.tensors", "kvcalc.weights"},
     ("estimate", "--layers", "1", "--kv-heads", "1", "--head-dim", "1", "--quiet"): {"typer", "pydantic"},
 }
 

@@ -8,14 +8,15 @@ import yaml
 
 from kvcalc.catalog import load_model
 from kvcalc.engines import find_engine
-from kvcalc.engines.base import Options, loaded_shares
+from kvcalc.engines.base import Options
+from kvcalc.engines.loading import loaded_shares
 from kvcalc.errors import KvcalcError
 from kvcalc.families import FAMILIES, Family, read_config
 from kvcalc.families.weights import CARRIES_MORE, RECIPES
 from kvcalc.families.weights.towers import TOWERS
-from kvcalc.layers import ModelSpec, Quantization, Scheme, Tensor
 from kvcalc.packing import PACKINGS
 from kvcalc.quantizations import BY_NAME, FP8_ROW, FP8_STATIC, FP8_TENSOR, MXFP4, NVFP4, fp8_block, grouped_int
+from kvcalc.tensors import Quantization, Scheme, Tensor, WeighedModel
 from kvcalc.weights import Share, checkpoint_bytes, lora_bytes, share_bytes
 
 TABLE: dict[str, list[dict[str, Any]]] = yaml.safe_load((Path(__file__).parent / "weights.yaml").read_text())
@@ -23,7 +24,7 @@ BF16 = PACKINGS["bf16"]
 VLLM = find_engine("vllm")
 
 
-def weighed(model: str) -> ModelSpec:
+def weighed(model: str) -> WeighedModel:
     return load_model(model).weighed()
 
 
@@ -138,7 +139,7 @@ def test_scheme_counts_scales_and_zeros(scheme: Scheme, size_bytes: int) -> None
     assert scheme.matrix_bytes(256, 1024) == size_bytes
 
 
-def one_layer(quantization: Quantization | None) -> ModelSpec:
+def one_layer(quantization: Quantization | None) -> WeighedModel:
     tensors = (
         Tensor(name="embed_tokens", shape=(128, 64), split="vocab", role="embedding"),
         Tensor(name="layers.*.self_attn.q_proj", shape=(64, 64), layers=(0, 1), split="rows", role="attention"),

@@ -1,11 +1,13 @@
 """What an engine is: it turns a model and its options into a plan, and the plan is all that the rest of the program sees."""
 
-from typing import Final, Literal, NamedTuple, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, assert_never
 
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Facts, Grows, Layer, ModelSpec, Note, Once, Plane, Window
 from kvcalc.packing import AUTO, PACKINGS, KvDtype, Packing
-from kvcalc.weights import Share, lora_bytes, share_bytes
+
+if TYPE_CHECKING:
+    from kvcalc.tensors import WeighedModel  # a question about the cache does without
 
 LayerKind = Literal["full", "sliding", "chunked", "latent", "indexer", "compressed", "state", "cross", "shared"]
 
@@ -50,7 +52,7 @@ class Options(NamedTuple):
     hybrid_manager: bool = True
     async_scheduling: bool = True
     enforce_eager: bool = False
-    draft: ModelSpec | None = None
+    draft: "WeighedModel | None" = None
     draft_served_as: str = ""
     expert_parallel: bool = False
     towers: bool = True
@@ -216,10 +218,10 @@ class Engine(Protocol):
     def plan(self, spec: ModelSpec, options: Options) -> Plan:
         """Raises KvcalcError where the engine cannot run the model so."""
 
-    def loaded(self, spec: ModelSpec, options: Options) -> Loaded:
+    def loaded(self, spec: "WeighedModel", options: Options) -> Loaded:
         """What the model's tensors take once they are loaded. Raises KvcalcError where they are not all known."""
 
-    def overheads(self, spec: ModelSpec, options: Options, context: int) -> Overheads:
+    def overheads(self, spec: "WeighedModel", options: Options, context: int) -> Overheads:
         """What else the engine keeps on a GPU, by estimate, for requests of up to `context` tokens."""
 
 
@@ -276,42 +278,6 @@ def drafting_layers(spec: ModelSpec, options: Options) -> tuple[Layer, ...]:
     if options.draft_layers and not spec.draft_layers:
         raise KvcalcError("the model has no draft (MTP) layers of its own", hint="leave out --mtp")
     return spec.draft_layers if options.draft_layers else ()
-
-
-def loaded_shares(spec: ModelSpec, options: Options, step: tuple[int, int] = (1, 1)) -> Loaded:
-    """The share of the GPU that holds most, tensor by tensor, and adapters beside every matrix that may have one. Raises KvcalcError where the tensors of
-    the model, or of its draft model, are not all known.
-    """
-    weights = max(_stage_weights(spec, options, step))
-    draft = 0
-    if options.draft is not None:
-        draft = max(_stage_weights(options.draft, options._replace(draft=None, draft_layers=False, pp=1), step))
-    elif options.draft_layers:
-        draft = weights - max(_stage_weights(spec, options._replace(draft_layers=False), step))
-    lora = lora_bytes(spec, options.tp, options.max_loras, options.max_lora_rank) if options.max_loras else 0
-    return Loaded(weights - (draft if options.draft is None else 0), draft, lora)
-
-
-def _stage_weights(spec: ModelSpec, options: Options, step: tuple[int, int]) -> list[int]:
-    untold = spec.untold or (None if spec.tensors else "the weights of this model are not known tensor by tensor")
-    if untold is not None and not (spec.tensors and not options.towers):
-        raise KvcalcError(untold, hint="state the size of the weights with --weights (the checkpoint) or --weights-per-gpu, or the KV budget with --kv-mem")
-    model, _ = model_packing(spec.facts)
-    sizes, start = [], 0
-    for number, stage in enumerate(pipeline_stages(spec.layers, options.pp)):
-        share = Share(
-            tp=options.tp,
-            ep=options.tp * options.dp if options.expert_parallel else 1,
-            stage=range(start, start + len(stage)),
-            first=number == 0,
-            last=number == options.pp - 1,
-            draft=options.draft_layers,
-            towers=options.towers,
-            mxfp4_step=step,
-        )
-        sizes.append(share_bytes(spec, model, share))
-        start += len(stage)
-    return sizes
 
 
 def pipeline_stages(layers: tuple[Layer, ...], pp: int) -> list[tuple[Layer, ...]]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from math import lcm
-from typing import NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from kvcalc.engines.base import (
     NO_OVERHEADS,
@@ -16,7 +16,6 @@ from kvcalc.engines.base import (
     Pool,
     drafting_layers,
     layer_kind,
-    loaded_shares,
     model_packing,
     pipeline_stages,
     split_heads,
@@ -25,6 +24,9 @@ from kvcalc.engines.base import (
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Grows, Layer, ModelSpec, Note, Once, Plane, Window
 from kvcalc.packing import ENGINE_DTYPES, PACKINGS, KvDtype, Packing
+
+if TYPE_CHECKING:
+    from kvcalc.tensors import WeighedModel
 
 
 class _Share(NamedTuple):
@@ -169,10 +171,12 @@ class IdealEngine:
             notes=(*dtype_notes, *encoder_notes, *unused_options(options, self.name), *_padding_notes(share for stage in used for share in stage.shares)),
         )
 
-    def loaded(self, spec: ModelSpec, options: Options) -> Loaded:
+    def loaded(self, spec: "WeighedModel", options: Options) -> Loaded:
+        from kvcalc.engines.loading import loaded_shares  # a question about the cache does without
+
         return loaded_shares(spec, options)
 
-    def overheads(self, _spec: ModelSpec, _options: Options, _context: int) -> Overheads:
+    def overheads(self, _spec: "WeighedModel", _options: Options, _context: int) -> Overheads:
         return NO_OVERHEADS
 
 

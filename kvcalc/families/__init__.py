@@ -56,6 +56,7 @@ from kvcalc.families.recurrent import (
 )
 from kvcalc.families.weights import Holder, Weighed, weigh
 from kvcalc.layers import Facts, Layer, ModelSpec, Note
+from kvcalc.tensors import WeighedModel, weighed
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +367,7 @@ ARCHITECTURES: Final = {
 """The model type of a config that names none, by its architecture."""
 
 
-def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any] | None = None, as_model_type: str | None = None) -> ModelSpec:
+def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any] | None = None, as_model_type: str | None = None) -> WeighedModel:
     """The model that a config.json describes (`fields`, parsed; numbers with a point as Decimal).
 
     `hf_quant_config` is the file of that name beside it, where there is one. `as_model_type` reads the config as if it named that type. Raises
@@ -382,9 +383,9 @@ def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any]
         model_type = _by_architecture(config, notes)
     text, family, holders = _language_model(config, model_type)
     read = family.read(text)
-    weighed = _weighed(config, text, holders, read.layers, read.draft_layers)
-    if weighed.missing is not None:
-        notes.append(Note(code="parameters", text=f"not all parameters are counted: {weighed.missing}"))
+    found = _tensors(config, text, holders, read.layers, read.draft_layers)
+    if found.missing is not None:
+        notes.append(Note(code="parameters", text=f"not all parameters are counted: {found.missing}"))
     if text.get("is_causal") is False:
         notes.append(Note(code="not-causal", text="is_causal is false: an embedding model on a decoder; engines that run it both ways keep no cache at all"))
     facts = Facts(
@@ -393,36 +394,36 @@ def read_config(fields: Mapping[str, Any], *, hf_quant_config: Mapping[str, Any]
         kv_dtype=kv_dtype(config, text, hf_quant_config),
         max_context=text.max_context(scaled=family.scaled_context),
         encoder_tokens=read.encoder_tokens,
-        parameters=weighed.parameters,
-        parameters_text=weighed.parameters_text,
+        parameters=found.parameters,
+        parameters_text=found.parameters_text,
         formula=read.formula,
         image_prefix=_reads_images_both_ways(config, text, model_type),
         pooling=_pools(config, model_type),
         quantized_kv_scales=brings_kv_scales(config, text, hf_quant_config),
         sharded_tower=_sharded_tower(config, model_type),
     )
-    return ModelSpec(
+    return WeighedModel(
         layers=read.layers,
         draft_layers=read.draft_layers,
-        tensors=weighed.tensors,
-        untold=weighed.untold,
+        tensors=found.tensors,
+        untold=found.untold,
         quantization=quantization(config, text, hf_quant_config),
         facts=facts,
         notes=tuple(notes),
     )
 
 
-def with_weights(spec: ModelSpec, fields: Mapping[str, Any]) -> ModelSpec:
+def with_weights(spec: ModelSpec, fields: Mapping[str, Any]) -> WeighedModel:
     """A model whose layers are known, with the tensors and the quantization that `fields` tell: those of its config.json that decide about weights.
 
     Raises KvcalcError where they do not tell them.
     """
     config = Config(_with_decimals(fields), "config")
     text, _, holders = _language_model(config, spec.facts.model_type or "")
-    weighed = _weighed(config, text, holders, spec.layers, spec.draft_layers)
-    if not weighed.tensors:
-        raise config.error(weighed.missing or "tells no tensors")
-    return spec.model_copy(update={"tensors": weighed.tensors, "untold": weighed.untold, "quantization": quantization(config, text, None)})
+    found = _tensors(config, text, holders, spec.layers, spec.draft_layers)
+    if not found.tensors:
+        raise config.error(found.missing or "tells no tensors")
+    return weighed(spec).model_copy(update={"tensors": found.tensors, "untold": found.untold, "quantization": quantization(config, text, None)})
 
 
 def _with_decimals(value: Any) -> Any:  # noqa: ANN401 (a YAML value can be anything)
@@ -438,7 +439,7 @@ def _with_decimals(value: Any) -> Any:  # noqa: ANN401 (a YAML value can be anyt
             return value
 
 
-def _weighed(config: Config, text: Config, holders: tuple[Holder, ...], layers: tuple[Layer, ...], draft_layers: tuple[Layer, ...]) -> Weighed:
+def _tensors(config: Config, text: Config, holders: tuple[Holder, ...], layers: tuple[Layer, ...], draft_layers: tuple[Layer, ...]) -> Weighed:
     return weigh(holders[:-1], Holder(holders[-1].model_type, text), layers, draft_layers, config.strings("architectures") or ())
 
 

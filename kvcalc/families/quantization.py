@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvcalc.families.config import MAX_SIZE, Config
-from kvcalc.layers import Quantization, Scheme
 from kvcalc.quantizations import BNB_4BIT, FP8_ROW, FP8_STATIC, FP8_TENSOR, INT8_ROW, MXFP4, NVFP4, fp8_block, grouped_int
+from kvcalc.tensors import Quantization, Scheme
 
 
 def kv_dtype(config: Config, text: Config, hf_quant_config: Mapping[str, Any] | None) -> str | None:

@@ -14,10 +14,10 @@ from kvcalc.engines.base import (
     PlaneUse,
     Pool,
     layer_kind,
-    loaded_shares,
     model_packing,
     pipeline_stages,
 )
+from kvcalc.engines.loading import loaded_shares
 from kvcalc.engines.vllm.backends import sparse_mla
 from kvcalc.engines.vllm.dtypes import SIXTEEN_BIT, kv_dtype_name
 from kvcalc.engines.vllm.groups import Group, Grouping, group
@@ -28,6 +28,7 @@ from kvcalc.engines.vllm.versions import NEWEST, Version
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, ModelSpec, Note, Window
 from kvcalc.packing import KvDtype, Packing
+from kvcalc.tensors import WeighedModel
 
 ASSUMED_CAPABILITY: Final = 90
 """Without a GPU, or on one that CUDA does not run, the attention backends are those of an H100."""
@@ -253,11 +254,11 @@ class VllmEngine:
             notes=tuple(notes),
         )
 
-    def loaded(self, spec: ModelSpec, options: Options) -> Loaded:
+    def loaded(self, spec: WeighedModel, options: Options) -> Loaded:
         nvidia = options.device is None or options.device.nvidia
         return loaded_shares(_as_loaded(spec), options, MXFP4_STEP if nvidia else MXFP4_STEP_ELSEWHERE)
 
-    def overheads(self, spec: ModelSpec, options: Options, context: int) -> Overheads:
+    def overheads(self, spec: WeighedModel, options: Options, context: int) -> Overheads:
         if not any(tensor.part == "text" and tensor.role == "embedding" for tensor in spec.tensors):
             return UNKNOWN_WIDTHS
         batch = batch_sizes(options, spec.facts, self.release)
@@ -274,7 +275,7 @@ class VllmEngine:
         return overheads(widths_of(spec, towers=options.towers), deployment)
 
 
-def _as_loaded(spec: ModelSpec) -> ModelSpec:
+def _as_loaded(spec: WeighedModel) -> WeighedModel:
     """The model as vLLM 0.33.0 holds it: MLX's own quantization is read as if it were not there, and the attention of GLM-5.3-Flash stays in 16 bits
     whatever the checkpoint says (vllm/models/glm5next).
     """

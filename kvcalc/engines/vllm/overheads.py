@@ -8,7 +8,7 @@ from math import ceil, sqrt
 from typing import Final, NamedTuple
 
 from kvcalc.engines.base import Overheads, Span
-from kvcalc.layers import ModelSpec, Tensor
+from kvcalc.tensors import Tensor, WeighedModel
 from kvcalc.units import BINARY_UNITS
 
 GIB: Final = BINARY_UNITS["GiB"]
@@ -170,7 +170,7 @@ ITEMS: Final = {
 vllm/model_executor/models 0.33.0; that of Gemma 3 is its fixed image, that of GLM its largest)."""
 
 
-def widths_of(spec: ModelSpec, *, towers: bool) -> Widths:
+def widths_of(spec: WeighedModel, *, towers: bool) -> Widths:
     """The widths that decide about activations, read off the tensors of a model. Raises ValueError where it has none."""
     text = [tensor for tensor in spec.tensors if tensor.part == "text"]
     embedding = max((tensor for tensor in text if tensor.role == "embedding"), key=lambda tensor: tensor.shape[0])
@@ -216,7 +216,7 @@ def _projected(tensors: list[Tensor], role: str) -> int:
     return max(by_layer.values(), default=0)
 
 
-def _tower_of(spec: ModelSpec) -> Tower | None:
+def _tower_of(spec: WeighedModel) -> Tower | None:
     """The tower that is profiled, where the size of its largest item is known."""
     item = ITEMS.get(spec.facts.model_type or "")
     inner = [tensor for tensor in spec.tensors if tensor.part == "tower" and tensor.role == "mlp" and len(tensor.shape) > 1 and tensor.name.endswith("up_proj")]

@@ -69,7 +69,8 @@ from kvcalc.families.weights.special import (
     xielu,
 )
 from kvcalc.families.weights.towers import TOWERS
-from kvcalc.layers import Cache, Kernel, Layer, Plane, Tensor
+from kvcalc.layers import Cache, Kernel, Layer, Plane
+from kvcalc.tensors import Tensor
 
 Extra = Callable[[Shapes, Config, int, int], None]
 """Adds what else a type has: hidden size, number of layers."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from kvcalc.layers import Tensor
+from kvcalc.tensors import Tensor
 
 Split = Literal["rows", "cols", "vocab", "replicated"]
 Role = Literal["embedding", "head", "attention", "recurrent", "mlp", "shared", "expert", "linear", "router", "norm", "buffer", "other"]
