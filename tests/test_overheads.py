@@ -60,6 +60,21 @@ def test_activations_by_hand(deployed: dict[str, Any], size_bytes: int) -> None:
     assert overheads(LLAMA, Deployment(**{"context": 8192, **deployed})).activation.likely == size_bytes
 
 
+def test_before_0_8_a_whole_prompt_is_profiled() -> None:
+    """Up to 32,768 tokens from 0.5 to 0.7, of any length in 0.4. By hand: tokens x (3 x 14336 + 3 x 4096) x 2 bytes, above 256 x 128,256 x 38."""
+    of = {(minor, context): overheads(LLAMA, Deployment(minor, 2048, 256, context)).activation.likely for minor in (4, 7, 8) for context in (20_000, 40_000)}
+    whole = {context: context * (3 * 14_336 + 3 * 4096) * 2 for context in (20_000, 40_000)}
+    sorting = 256 * 128_256 * 38
+    assert of == {
+        (4, 20_000): whole[20_000],
+        (4, 40_000): whole[40_000],
+        (7, 20_000): whole[20_000],
+        (7, 40_000): sorting,
+        (8, 20_000): sorting,
+        (8, 40_000): sorting,
+    }
+
+
 def test_experts_bring_a_workspace() -> None:
     """Qwen3-30B-A3B, 8,192 tokens: rows of 2,048 and 768 features for each of eight experts up to 0.13, twice 2,048 from 0.14."""
     layer = 8192 * (2 * 5120 + 3 * 2048) * 2
@@ -130,6 +145,8 @@ LOGS = [
     Log(
         "qwen3.5-27b", "vllm@0.25", "NVIDIA GB10", "121.628", "0.85", "18.5", "80.17", 262_144, {"max_seqs": 32, "draft_layers": True, "speculative_tokens": 3}
     ),
+    Log("deepseek-v3", "vllm@0.11", "h200", "139.801", "0.9", "79.739", "41.60", 8192, {"tp": 8}),
+    Log("llama-3-70b", "vllm@0.16", "l40s", "44.39", "0.9", "18.55", "20.16", 8192, {"tp": 2}),
 ]
 
 

@@ -234,6 +234,9 @@ def test_batch_sizes_follow_the_gpu() -> None:
     assert NEWEST_VLLM.plan(spec, Options(device=thor.device(64 * GIB))).batch == (2048, 256)
     assert NEWEST_VLLM.plan(spec, Options(device=thor.device(), max_batched_tokens=512, max_seqs=8)).batch == (512, 8)
     assert VllmEngine(Version(25)).plan(spec, Options(device=find_gpu("b200").device())).batch == (8192, 1024)
+    assert VllmEngine(Version(8)).plan(spec, Options(device=find_gpu("a100-80gb").device())).batch == (8192, 1024)
+    assert VllmEngine(Version(9)).plan(spec, Options(device=find_gpu("a100-80gb").device())).batch == (2048, 256)
+    assert VllmEngine(Version(7)).plan(spec, Options(device=find_gpu("h100").device())).batch == (2048, 256)
     assert NEWEST_VLLM.plan(spec, Options(max_batched_tokens=64, max_seqs=256)).batch == (64, 64)
     assert NEWEST_VLLM.plan(load_model("gemma-4-31b").spec, Options()).batch == (2496, 128)
 

@@ -53,7 +53,9 @@ KEPT_WORKSPACE_MINOR: Final = 14
 WHOLE_PROMPT_MINOR: Final = 7
 """Last release whose default engine (V0) profiled a whole prompt at once, for contexts up to `WHOLE_PROMPT_TOKENS`."""
 WHOLE_PROMPT_TOKENS: Final = 32768
-"""Longest context without chunked prefill in V0 (EngineArgs.create_engine_config, vllm/engine/arg_utils.py, 0.6 and 0.7)."""
+"""Longest context without chunked prefill in V0 (EngineArgs.create_engine_config, vllm/engine/arg_utils.py, 0.5.4 to 0.7)."""
+CHUNKED_PROMPT_MINOR: Final = 5
+"""First release read that chunks longer ones by itself (0.4.3 does not)."""
 
 TOWER_HIDDEN_ROWS: Final = 2
 """Rows of the tower's `hidden` alive in its MLP: the residual and its norm (Qwen3_VisionBlock, vllm/model_executor/models/qwen3_vl.py)."""
@@ -238,7 +240,8 @@ def overheads(widths: Widths, deployment: Deployment) -> Overheads:
 def _activation(widths: Widths, deployment: Deployment) -> Span:
     """The peak of torch's allocator in profile_run: the vision tower first, then the layers, then the sampler on what they keep."""
     tokens = deployment.batched_tokens
-    if deployment.minor <= WHOLE_PROMPT_MINOR and deployment.context <= WHOLE_PROMPT_TOKENS:
+    chunked = deployment.minor >= CHUNKED_PROMPT_MINOR and deployment.context > WHOLE_PROMPT_TOKENS
+    if deployment.minor <= WHOLE_PROMPT_MINOR and not chunked:
         tokens = max(tokens, deployment.context)
     workspace = _workspace(widths, deployment, tokens)
     layers = workspace + _layer(widths, deployment.tp, tokens)

@@ -39,10 +39,12 @@ def batch_sizes(options: Options, facts: Facts, version: Version) -> BatchSizes:
 
 
 def _by_device(options: Options, version: Version) -> BatchSizes:
+    if not version.batches_by_device:
+        return BatchSizes(2048, 256)
     if options.device is None:
         return BatchSizes(2048, 128)
     name = options.device.name.lower()
-    if "a100" in name or "gb10" in name:
+    if ("a100" in name and version.spares_a100) or "gb10" in name:
         return BatchSizes(2048, 256)
     if options.max_batched_tokens is not None and options.max_seqs is not None:
         return BatchSizes(options.max_batched_tokens, options.max_seqs)

@@ -72,6 +72,16 @@ class Version(NamedTuple):
         return self.minor >= 28
 
     @property
+    def batches_by_device(self) -> bool:
+        """Batch defaults follow the GPU; before (V0), a server had the same everywhere (EngineArgs.max_num_seqs, vllm/engine/arg_utils.py, 0.5.4)."""
+        return self.minor >= 8
+
+    @property
+    def spares_a100(self) -> bool:
+        """An A100 of 80 GB takes the small batches (vllm pull request 17885)."""
+        return self.minor >= 9
+
+    @property
     def has_large_tier(self) -> bool:
         """Batch defaults of their own for GPUs of 160 GiB and more."""
         return self.minor >= 28
