@@ -25,6 +25,8 @@ GIB: Final = BINARY_UNITS["GiB"]
 NVIDIA_SMI_HIDES: Final = "0.9 GiB"
 """At most: 81,920 MiB of an A100 80GB are 79.15 to 79.32 GiB for CUDA, 15,360 MiB of a T4 14.56 to 14.74 (public logs)."""
 
+CHECKPOINT: Final = "CHECKPOINT"
+"""What a server is told to load where the model's own repository is not quantized and the question is about one that is."""
 NAMED_QUANTIZATION_PERCENT: Final = 4
 """How far the weights of a checkpoint lie from what the name of its quantization alone tells, in two of three public logs."""
 UNEVEN_PERCENT: Final = 3
@@ -164,18 +166,18 @@ def _weights(question: Question, spec: WeighedModel) -> _Weights:
     options, stated = question.options, question.weights
     if stated is not None and stated.of == "gpu":
         return _Weights(Loaded(stated.size_bytes, 0, 0), 0, 0, stated.source)
-    named = question.quantization is not None and spec.quantization is None
-    stored, extra_permille = (spec.quantization, 0) if question.quantization is None or not named else question.quantization.of(spec)
+    named = _quantization_by_name(question, spec)
+    stored, extra_permille = (spec.quantization, 0) if named is None else named.of(spec)
     known = spec.model_copy(update={"quantization": stored})
-    if stated is None and spec.facts.checkpoint_bytes is not None and not named:
+    if stated is None and spec.facts.checkpoint_bytes is not None and named is None:
         stated = StatedWeights(spec.facts.checkpoint_bytes, "checkpoint", f"the size of the checkpoint in the {question.asked.source}")
     if stated is None:
         loaded, source = question.engine.loaded(known, options), f"tensors of {question.asked.source}"
-        if question.quantization is None or not named:
+        if named is None:
             return _Weights(loaded, 0, 0, source)
         loaded = loaded._replace(weights=loaded.weights * (1000 + extra_permille) // 1000)
         miss = loaded.weights * NAMED_QUANTIZATION_PERCENT // 100
-        return _Weights(loaded, miss, miss, f"{source}, stored as {question.quantization.plain.method} (by its name alone)")
+        return _Weights(loaded, miss, miss, f"{source}, stored as {named.plain.method} (by its name alone)")
     gpus = options.tp * options.pp
     if not spec.tensors or spec.untold is not None:
         share = -(-stated.size_bytes // gpus)
@@ -189,6 +191,11 @@ def _weights(question: Question, spec: WeighedModel) -> _Weights:
         says = f"the checkpoint is {format_bytes(stated.size_bytes)} ({stated.source}), where its config alone tells {format_bytes(predicted)}"
         notes = (Note(code="weights", text=f"{says}: what a GPU loads is scaled to it"),)
     return _Weights(scaled, 0, 0, stated.source, notes)
+
+
+def _quantization_by_name(question: Question, spec: WeighedModel) -> Named | None:
+    """That of the question, where the model that it names is not quantized itself."""
+    return question.quantization if spec.quantization is None else None
 
 
 def _predicted(spec: WeighedModel, size_bytes: int) -> int:
@@ -213,7 +220,9 @@ def answer(question: Question) -> Fit:
     limit = _limit(question, budgeted, plan, whole)
     served = min(asked.context, longest)
     utilization = None if question.utilization is None else str(question.utilization)
-    words = plan.command(asked.served_as, served, question.kv_bytes, utilization) if served else ()
+    named = _quantization_by_name(question, weighed(spec))
+    served_as = asked.served_as if named is None else CHECKPOINT
+    words = plan.command(served_as, served, question.kv_bytes, utilization) if served else ()
     ends = budgeted.ranges.get("kv_bytes", Range(low=kv_bytes, high=kv_bytes))
     return Fit(
         model=model_info(spec, asked.name, asked.source),
@@ -247,8 +256,20 @@ def answer(question: Question) -> Fit:
         division=_division(spec, plan, options, kv_bytes, asked.context),
         advice=(),
         commands={engine.name: " ".join(words)} if words else {},
-        notes=(*spec.notes, *question.notes, *plan.notes, *budgeted.notes, *length_notes(spec, asked.context), *_scheduler_notes(limit, plan)),
+        notes=(
+            *spec.notes,
+            *question.notes,
+            *plan.notes,
+            *budgeted.notes,
+            *length_notes(spec, asked.context),
+            *_scheduler_notes(limit, plan),
+            *([] if named is None or not words else [_checkpoint_note(asked, named)]),
+        ),
     )
+
+
+def _checkpoint_note(asked: Asked, named: Named) -> Note:
+    return Note(code="checkpoint", text=f"{CHECKPOINT} stands for {asked.served_as} in a checkpoint quantized to {named.plain.method}")
 
 
 # What would make it fit

@@ -377,3 +377,14 @@ def test_totals_are_of_all_replicas() -> None:
 def test_notes_of_the_look_up_are_passed_on() -> None:
     note = Note(code="checkpoint", text="could not be looked up")
     assert note in answer(on_gpu("llama-3-8b", 80, notes=(note,))).notes
+
+
+def test_a_quantization_by_name_is_not_served_from_the_plain_repository() -> None:
+    plain, awq = (
+        answer(on_gpu("llama-3-70b", 44, gpu="l40s", tp=2, **more)) for more in ({"kv_dtype": parse_kv_dtype("fp8")}, {"quantization": BY_NAME["awq"]})
+    )
+    assert not plain.fits
+    assert awq.commands["vllm"].startswith("vllm serve CHECKPOINT ")
+    assert "CHECKPOINT stands for org/m in a checkpoint quantized to awq" in [note.text for note in awq.notes]
+    own = answer(on_gpu("gpt-oss-20b", 44, gpu="l40s", quantization=BY_NAME["awq"]))
+    assert own.commands["vllm"].startswith("vllm serve org/m ")
