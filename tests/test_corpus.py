@@ -2,6 +2,7 @@
 
 import json
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from kvcalc.engines.vllm import NEWEST_VLLM
 from kvcalc.errors import KvcalcError
 from kvcalc.families import read_config
 from kvcalc.gpus import find_gpu
-from kvcalc.layers import ModelSpec
 from kvcalc.packing import parse_kv_dtype, parse_state_dtype
+from kvcalc.tensors import WeighedModel
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 GEOMETRY = SHARED / "golden" / "geometry.jsonl"
@@ -77,7 +78,37 @@ def test_every_plan_is_that_of_vllm(folder: str) -> None:
             assert plan.pools[0].unit_bytes == row["bytes_per_block"], row["args"]
 
 
-def read(folder: str) -> ModelSpec:
+# Parameters that each model's own code has, and what vLLM's own code holds of them on one GPU.
+
+PARAMETERS_FILE = SHARED / "golden" / "params.jsonl"
+FROM_CLASS_DEFAULTS = {"Qwen__Qwen3-ASR-0.6B", "stepfun-ai__Step-3.7-Flash", "Qwen__Qwen2.5-Omni-7B"}
+"""Counted with the defaults of a configuration class in place of the config's own numbers, or with a talker and a vocoder as text."""
+PARAMETERS = [json.loads(line) for line in PARAMETERS_FILE.read_text().splitlines()] if PARAMETERS_FILE.is_file() else []
+
+
+@pytest.mark.parametrize("row", [row for row in PARAMETERS if row["config_dir"] not in FROM_CLASS_DEFAULTS], ids=lambda row: row["config_dir"])
+def test_parameters_are_those_of_the_models_own_code(row: dict[str, Any]) -> None:
+    facts = read(row["config_dir"]).facts
+    assert facts.parameters_text == row["params_text"]
+    assert facts.parameters in (None, row["parameters"])
+
+
+LAYOUT_FILE = SHARED / "golden" / "vllm_weights.jsonl"
+LAYOUTS = [json.loads(line) for line in LAYOUT_FILE.read_text().splitlines()] if LAYOUT_FILE.is_file() else []
+
+
+@pytest.mark.skipif(not LAYOUTS, reason="no collection of layouts beside the checkout")
+def test_a_gpus_share_is_what_vllm_lays_out() -> None:
+    """19 of 20 within half a percent."""
+    near = 0
+    for row in LAYOUTS:
+        loaded = NEWEST_VLLM.loaded(read(row["config_dir"]), Options(tp=row["tp"]))
+        near += loaded.weights == pytest.approx(row["weight_bytes_per_gpu"], rel=0.005)
+    assert near >= 0.95 * len(LAYOUTS)
+
+
+@cache
+def read(folder: str) -> WeighedModel:
     path = SHARED / "corpus" / "configs" / folder
     beside = path / "hf_quant_config.json"
     quant = json.loads(beside.read_bytes()) if beside.is_file() else None
