@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from itertools import product
-from math import ceil, isqrt
+from math import ceil, floor, isqrt
 from typing import Any, Final, Literal, NamedTuple
 
 from kvcalc.engines.base import Engine, Loaded, Options, Plan, model_packing
@@ -102,12 +102,18 @@ def budget(question: Question) -> Budget:
     total = question.gpu.memory_bytes
     if total is None:
         raise KvcalcError("the memory of the GPU is not known", hint="state it with --gpu-mem")
-    usable = ceil(_utilization(question) * total)
-    _check_free(question, usable)
+    part = _utilization(question, total)
     spec = weighed(question.spec)
+    if question.engine.part_of == "all":
+        _check_free(question, ceil(part * total), part)
     weights = _weights(question, spec)
     kept = question.engine.overheads(spec, question.options, question.asked.context)
-    left = usable - weights.total - kept.total.likely - question.reserve_bytes
+    used = weights.total + kept.total.likely + question.reserve_bytes
+    if question.engine.part_of == "all":
+        usable = ceil(part * total)
+    else:
+        usable = used + max(0, floor(part * (total - used)))
+    left = usable - used
     more = isqrt((kept.total.likely - kept.total.low) ** 2 + weights.below**2)
     less = isqrt((kept.total.high - kept.total.likely) ** 2 + weights.above**2)
     named = {"activation_bytes": kept.activation, "graph_bytes": kept.graphs, "runtime_bytes": kept.runtime}
@@ -132,21 +138,22 @@ def budget(question: Question) -> Budget:
     return Budget(memory, ranges, left, (*weights.notes, *_gpu_notes(question.gpu)))
 
 
-def _utilization(question: Question) -> Decimal:
-    return Decimal(question.engine.utilization_percent) / 100 if question.utilization is None else question.utilization
+def _utilization(question: Question, total_bytes: int) -> Decimal:
+    """The part of the memory that the engine takes."""
+    return question.engine.utilization(question.spec, question.options, total_bytes) if question.utilization is None else question.utilization
 
 
-def _check_free(question: Question, usable: int) -> None:
+def _check_free(question: Question, usable: int, part: Decimal) -> None:
     """An engine takes its part of all memory, and does not start where less is free (vllm/v1/worker/utils.py 0.33.0, request_memory)."""
     gpu = question.gpu
     if not gpu.used_bytes or gpu.memory_bytes is None or usable <= gpu.memory_bytes - gpu.used_bytes:
         return
     free = gpu.memory_bytes - gpu.used_bytes
-    part = 100 * free // gpu.memory_bytes
+    percent = 100 * free // gpu.memory_bytes
     raise KvcalcError(
         f"other processes hold {format_bytes(gpu.used_bytes)} of the {gpu.name or 'GPU'}: {format_bytes(free)} are free, and the engine would want "
-        f"{format_bytes(usable)} ({_utilization(question)} of all)",
-        hint=f"end them, or use --utilization 0.{part:02d} or less",
+        f"{format_bytes(usable)} ({part} of all)",
+        hint=f"end them, or use --utilization 0.{percent:02d} or less",
         code=ExitCode.NO,
     )
 
@@ -222,7 +229,7 @@ def answer(question: Question) -> Fit:
     utilization = None if question.utilization is None else str(question.utilization)
     named = _quantization_by_name(question, weighed(spec))
     served_as = asked.served_as if named is None else CHECKPOINT
-    words = plan.command(served_as, served, question.kv_bytes, utilization) if served else ()
+    command = plan.command(served_as, served, question.kv_bytes, utilization) if served else ""
     ends = budgeted.ranges.get("kv_bytes", Range(low=kv_bytes, high=kv_bytes))
     return Fit(
         model=model_info(spec, asked.name, asked.source),
@@ -255,7 +262,7 @@ def answer(question: Question) -> Fit:
         lengths=tuple(_length(plan, usable, tokens) for tokens in _lengths(spec, asked.context)),
         division=_division(spec, plan, options, kv_bytes, asked.context),
         advice=(),
-        commands={engine.name: " ".join(words)} if words else {},
+        commands={engine.name: command} if command else {},
         notes=(
             *spec.notes,
             *question.notes,
@@ -263,7 +270,7 @@ def answer(question: Question) -> Fit:
             *budgeted.notes,
             *length_notes(spec, asked.context),
             *_scheduler_notes(limit, plan),
-            *([] if named is None or not words else [_checkpoint_note(asked, named)]),
+            *([] if named is None or not command else [_checkpoint_note(asked, named)]),
         ),
     )
 
@@ -360,7 +367,9 @@ def _levers(question: Question, found: Fit) -> list[_Lever]:
     """The changes that this deployment leaves open."""
     levers = []
     options, from_gpu = question.options, question.kv_bytes is None
-    if from_gpu and not question.gpu.used_bytes and _utilization(question) < FULL_UTILIZATION:
+    total_bytes = found.memory.total_bytes
+    whole = question.engine.part_of == "all" and total_bytes is not None and _utilization(question, total_bytes) < FULL_UTILIZATION
+    if from_gpu and not question.gpu.used_bytes and whole:
         levers.append(_Lever("utilization", 1, "more of the GPU", f"--utilization {FULL_UTILIZATION}", lambda old: old._replace(utilization=FULL_UTILIZATION)))
     if found.kv_dtype in ("bf16", "fp16"):
         levers.append(_Lever("kv", 2, "an FP8 cache", "--kv-dtype fp8", lambda old: _with(old, kv_dtype=KvDtype("fp8", "fp8"))))

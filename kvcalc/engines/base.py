@@ -1,5 +1,6 @@
 """What an engine is: it turns a model and its options into a plan, and the plan is all that the rest of the program sees."""
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, assert_never
 
 from kvcalc.errors import KvcalcError
@@ -31,7 +32,10 @@ class Options(NamedTuple):
     cross-attention cache. `draft_layers`: count the model's own draft layers, for `speculative_tokens` a step; `draft`: another model that drafts
     them, which a server knows as `draft_served_as`. `device`: the GPU. `max_batched_tokens`, `max_seqs`: what the scheduler takes at once.
     `block_size`: tokens a block. `state_dtype`: the packing of recurrent states. `expert_parallel`: experts are dealt out whole. `towers`: vision and
-    audio towers are loaded. `max_loras` adapters of up to `max_lora_rank` are kept on the GPU. None everywhere means the model's or the
+    audio towers are loaded. `max_loras` adapters of up to `max_lora_rank` are kept on the GPU. `cache` is the kind of
+    cache that transformers builds. Of llama.cpp: `flash_attention`, windows at full length (`swa_full`), one pool for all slots (`unified`), tokens of a
+    micro-batch (`ubatch`), layers on the GPU (`gpu_layers`). Of SGLang: tokens of windows for each of full attention (`swa_ratio`), states' memory for
+    each byte of the rest (`mamba_ratio`). `dp_attention`: attention is not split by heads but by requests. None everywhere means the model's or the
     engine's own default. The switches are those of the engines that have them.
     """
 
@@ -58,6 +62,15 @@ class Options(NamedTuple):
     towers: bool = True
     max_loras: int = 0
     max_lora_rank: int = 16
+    cache: str = "dynamic"
+    flash_attention: bool = True
+    swa_full: bool = False
+    unified: bool | None = None
+    ubatch: int | None = None
+    gpu_layers: int | None = None
+    swa_ratio: Decimal | None = None
+    mamba_ratio: Decimal | None = None
+    dp_attention: bool = False
 
 
 OPTION_FLAGS: Final = {
@@ -72,14 +85,23 @@ OPTION_FLAGS: Final = {
     "async_scheduling": "--no-async-scheduling",
     "enforce_eager": "--enforce-eager",
     "max_loras": "--max-loras",
+    "cache": "--cache",
+    "flash_attention": "--no-flash-attn",
+    "swa_full": "--swa-full",
+    "unified": "--kv-unified",
+    "ubatch": "--ubatch-size",
+    "gpu_layers": "--n-gpu-layers",
+    "swa_ratio": "--swa-full-tokens-ratio",
+    "mamba_ratio": "--mamba-full-memory-ratio",
+    "dp_attention": "--enable-dp-attention",
 }
-"""What a user typed for the options that the bare formula has no use for."""
+"""What a user typed for the options that not every engine has a use for."""
 
 
-def unused_options(options: Options, engine: str) -> list[Note]:
-    """A note that names the options which were given and change nothing under this engine."""
+def unused_options(options: Options, engine: str, uses: frozenset[str] = frozenset()) -> list[Note]:
+    """A note that names the options which were given and change nothing under this engine, all of OPTION_FLAGS but those that it `uses`."""
     plain = Options()
-    given = [flag for field, flag in OPTION_FLAGS.items() if getattr(options, field) != getattr(plain, field)]
+    given = [flag for field, flag in OPTION_FLAGS.items() if field not in uses and getattr(options, field) != getattr(plain, field)]
     return [Note(code="unused", text=f"{engine} does not use {', '.join(given)}")] if given else []
 
 
@@ -197,16 +219,14 @@ class Plan(Protocol):
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
         """Bytes that one request holds on all GPUs of a replica beside its rows, by cause. What is not named here is rounding to whole units."""
 
-    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
-        """The words that start a server so, with a KV budget stated in bytes, or a part of the memory other than the default. Empty for what is no server."""
+    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:
+        """What starts a server so (a command, or a file's lines), with a KV budget stated in bytes, or a part of the memory other than the default. Empty
+        for what is no server.
+        """
 
 
 class Engine(Protocol):
     """A serving engine at one version."""
-
-    @property
-    def utilization_percent(self) -> int:
-        """The part of a GPU's memory that the engine takes by default."""
 
     @property
     def name(self) -> str: ...
@@ -214,6 +234,13 @@ class Engine(Protocol):
     @property
     def version(self) -> str | None:
         """The release whose rules these are; None for the bare formula."""
+
+    @property
+    def part_of(self) -> Literal["all", "rest"]:
+        """What `utilization` is a part of: all memory of the GPU, weights and overheads within that part; or the rest beside weights and overheads."""
+
+    def utilization(self, spec: ModelSpec, options: Options, total_bytes: int) -> Decimal:
+        """The part that the engine takes by default on a GPU of `total_bytes`."""
 
     def plan(self, spec: ModelSpec, options: Options) -> Plan:
         """Raises KvcalcError where the engine cannot run the model so."""

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from decimal import Decimal
 from math import lcm
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Literal, NamedTuple, assert_never
 
 from kvcalc.engines.base import (
     NO_OVERHEADS,
@@ -107,8 +108,8 @@ class IdealPlan(NamedTuple):
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:  # noqa: ARG002 (an engine's word, and this one stores nothing beside rows)
         return ()
 
-    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:  # noqa: ARG002 (as above)
-        return ()
+    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (as above)
+        return ""
 
     def _use(self, share: _Share, tokens: int) -> LayerUse:
         rows = self._rows(share, tokens)
@@ -153,7 +154,10 @@ class IdealEngine:
 
     name = "ideal"
     version = None
-    utilization_percent = 100
+    part_of: Literal["all"] = "all"
+
+    def utilization(self, _spec: ModelSpec, _options: Options, _total_bytes: int) -> Decimal:
+        return Decimal(1)
 
     def plan(self, spec: ModelSpec, options: Options) -> IdealPlan:
         kv_dtype, model, dtype_notes = _dtypes(spec, options)

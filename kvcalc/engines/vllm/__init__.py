@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from decimal import Decimal
+from typing import Final, Literal
 
 from kvcalc.engines.base import (
     Capacity,
@@ -165,7 +166,7 @@ class VllmPlan:
                     pass
         return tuple((cause, size) for cause, size in found.items() if size)
 
-    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
+    def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:
         return serve_command(self.version, self.options, model, context, kv_bytes=kv_bytes, utilization=utilization)
 
     def _block_bytes(self, stage: range) -> int:
@@ -213,6 +214,7 @@ class VllmEngine:
     """vLLM at one release, with its V1 scheduler on CUDA."""
 
     name = "vllm"
+    part_of: Literal["all"] = "all"
 
     def __init__(self, release: Version) -> None:
         self.release = release
@@ -221,9 +223,8 @@ class VllmEngine:
     def version(self) -> str:
         return self.release.number
 
-    @property
-    def utilization_percent(self) -> int:
-        return self.release.utilization_percent
+    def utilization(self, _spec: ModelSpec, _options: Options, _total_bytes: int) -> Decimal:
+        return Decimal(self.release.utilization_percent) / 100
 
     def plan(self, spec: ModelSpec, options: Options) -> VllmPlan:
         capability, notes = _capability(options)

@@ -60,8 +60,8 @@ def _by_memory(memory: int, version: Version) -> BatchSizes:
     return BatchSizes(8192, 1024) if memory >= 70 * GIB else BatchSizes(2048, 256)
 
 
-def serve_command(version: Version, options: Options, model: str, context: int, *, kv_bytes: int | None, utilization: str | None) -> tuple[str, ...]:
-    """The words of a `vllm serve` line. Raises KvcalcError for what this release has no flag for."""
+def serve_command(version: Version, options: Options, model: str, context: int, *, kv_bytes: int | None, utilization: str | None) -> str:
+    """A `vllm serve` line. Raises KvcalcError for what this release has no flag for."""
     words = ["vllm", "serve", shlex.quote(model), "--max-model-len", str(context)]
     numbers = {
         "--tensor-parallel-size": options.tp if options.tp > 1 else None,
@@ -98,7 +98,7 @@ def serve_command(version: Version, options: Options, model: str, context: int, 
         if wanted:
             version.check_flag(flag)
             words.append(flag)
-    return tuple(words)
+    return " ".join(words)
 
 
 def _speculative(options: Options) -> str | None:
