@@ -109,10 +109,7 @@ def budget(question: Question) -> Budget:
     weights = _weights(question, spec)
     kept = question.engine.overheads(spec, question.options, question.asked.context)
     used = weights.total + kept.total.likely + question.reserve_bytes
-    if question.engine.part_of == "all":
-        usable = ceil(part * total)
-    else:
-        usable = used + max(0, floor(part * (total - used)))
+    usable = ceil(part * total) if question.engine.part_of == "all" else used + max(0, floor(part * (total - used)))
     left = usable - used
     more = isqrt((kept.total.likely - kept.total.low) ** 2 + weights.below**2)
     less = isqrt((kept.total.high - kept.total.likely) ** 2 + weights.above**2)
