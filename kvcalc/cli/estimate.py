@@ -1,0 +1,39 @@
+"""`kvcalc estimate`."""
+
+from typing import Annotated
+
+import typer
+
+from kvcalc.cli.options import DEPLOYMENT, MODEL, Batch, Context, Json, check_owned, find_gpu_named, find_model, one_form, options_of, with_options
+
+
+@with_options(MODEL, DEPLOYMENT)
+def estimate(
+    call: typer.Context,
+    context: Context = None,
+    batch: Batch = 1,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm, an older one as vllm@0.11, or ideal (the bare formula).")
+    ] = "ideal",
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the total, in bytes.")] = False,
+) -> None:
+    """KV-cache bytes of a request and a batch."""
+    from kvcalc.engines import find_engine
+    from kvcalc.estimate import estimate as compute
+
+    one_form(as_json=as_json, quiet=quiet)
+    rules, typed = find_engine(engine), call.params
+    check_owned(typed, (rules.name,))
+    found, length = find_model(typed, context)
+    options = options_of(typed, None if typed["gpu"] is None else find_gpu_named(typed["gpu"]).device(), rules.name)
+    result = compute(found.spec, rules, options, name=found.name, source=found.source, context=length, batch=batch)
+    if as_json:
+        print(result.to_json())
+    elif quiet:
+        print(result.total_bytes)
+    else:
+        from kvcalc.render.estimate import render_estimate
+        from kvcalc.render.style import console_for_stdout
+
+        render_estimate(result, console_for_stdout())

@@ -1,0 +1,410 @@
+"""What commands have alike: the types of their options, and how these become the question that is asked."""
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from kvcalc.errors import KvcalcError
+from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype, parse_state_dtype
+from kvcalc.units import MAX_TOKENS, format_bytes, parse_bytes, parse_count, parse_part
+
+if TYPE_CHECKING:
+    from kvcalc.catalog import Model as FoundModel
+    from kvcalc.engines.base import Device, Options
+    from kvcalc.fit import StatedWeights
+    from kvcalc.gpus import GpuMatch
+    from kvcalc.layers import Note
+    from kvcalc.quantizations import Named
+    from kvcalc.results.fit import GpuInfo
+
+T = TypeVar("T")
+
+CONTEXT_WITHOUT_MODEL: Final = 8192
+"""The context of a question that names no model, so that the answer is about a round number."""
+
+
+def parser(parse: Callable[[str], T]) -> Callable[[str | T], T]:
+    """A parser of one option, whose errors typer reports with the option's name. Defaults pass through it as they are."""
+
+    def parsed(text: str | T) -> T:
+        if not isinstance(text, str):
+            return text
+        try:
+            return parse(text)
+        except KvcalcError as error:
+            raise typer.BadParameter(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+
+    return parsed
+
+
+def complete_model(incomplete: str) -> list[str]:
+    from kvcalc.catalog import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete.lower())]
+
+
+def complete_quantization(incomplete: str) -> list[str]:
+    from kvcalc.quantizations import BY_NAME
+
+    return [name for name in BY_NAME if name.startswith(incomplete.lower())]
+
+
+def _ratio(text: str) -> Decimal:
+    """A part that may be more than the whole."""
+    try:
+        ratio = Decimal(text)
+    except ArithmeticError:
+        raise typer.BadParameter(f"{text[:40]!r} is not a number") from None
+    if not 0 < ratio <= 100:
+        raise typer.BadParameter(f"{text[:40]} is not between 0 and 100")
+    return ratio
+
+
+def _switch(text: str) -> str:
+    """On or off, as llama.cpp takes them."""
+    if text not in ("on", "off"):
+        raise typer.BadParameter(f"{text[:40]!r} is neither on nor off")
+    return text
+
+
+COUNT: Final[dict[str, Any]] = {"parser": parser(parse_count), "metavar": "N"}
+SIZE: Final[dict[str, Any]] = {"parser": parser(parse_bytes), "metavar": "SIZE"}
+PART: Final[dict[str, Any]] = {"parser": parser(parse_part), "metavar": "PART"}
+RATIO: Final[dict[str, Any]] = {"parser": parser(_ratio), "metavar": "RATIO"}
+
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "--context", "-c", "--max-model-len", "--context-length", "--ctx-size", **COUNT, help="Tokens in one request's cache; the model's own maximum."
+    ),
+]
+Batch = Annotated[int, typer.Option("--batch", "-b", **COUNT, help="Requests held at the same time (in each replica).")]
+Json = Annotated[bool, typer.Option("--json", help="The whole answer as one JSON object.")]
+
+Group = Mapping[str, tuple[Any, Any]]
+"""Options by the name of their parameter: the annotation, with typer's own words in it, and the default."""
+
+MODEL: Final[Group] = {
+    "model": (
+        Annotated[
+            str | None,
+            typer.Option("--model", "-m", metavar="MODEL", help="A preset, a Hub id, a folder or config.json, or a spec YAML.", autocompletion=complete_model),
+        ],
+        None,
+    ),
+    "as_model_type": (Annotated[str | None, typer.Option("--as", metavar="TYPE", help="Read a config.json of an unknown model_type as a known one.")], None),
+    "layers": (Annotated[int | None, typer.Option("--layers", **COUNT, help="With --kv-heads and --head-dim, in place of --model.")], None),
+    "kv_heads": (Annotated[int | None, typer.Option("--kv-heads", **COUNT, help="KV heads of each layer.")], None),
+    "head_dim": (Annotated[int | None, typer.Option("--head-dim", **COUNT, help="Width of a head.")], None),
+    "revision": (Annotated[str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit of a Hub id.")], None),
+}
+
+DEPLOYMENT: Final[Group] = {
+    "kv_dtype": (
+        Annotated[
+            KvDtype,
+            typer.Option(
+                "--kv-dtype",
+                "--kv-cache-dtype",
+                parser=parser(parse_kv_dtype),
+                metavar="DTYPE",
+                show_default="auto",
+                help="auto, a name such as fp8 or q8_0, or k=NAME,v=NAME.",
+            ),
+        ],
+        AUTO,
+    ),
+    "gpu": (Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, as nvidia-smi or a person writes it.")], None),
+    "tp": (Annotated[int, typer.Option("--tp", "--tensor-parallel-size", **COUNT, help="GPUs that share the heads.")], 1),
+    "pp": (Annotated[int, typer.Option("--pp", "--pipeline-parallel-size", **COUNT, help="GPUs that share the layers.")], 1),
+    "dp": (Annotated[int, typer.Option("--dp", "--data-parallel-size", **COUNT, help="Replicas.")], 1),
+    "dcp": (Annotated[int, typer.Option("--dcp", "--decode-context-parallel-size", **COUNT, help="GPUs that share the tokens of a copied cache.")], 1),
+    "max_batched_tokens": (
+        Annotated[int | None, typer.Option("--max-batched-tokens", "--max-num-batched-tokens", **COUNT, help="Tokens that the scheduler takes in one batch.")],
+        None,
+    ),
+    "max_seqs": (
+        Annotated[
+            int | None,
+            typer.Option("--max-seqs", "--max-num-seqs", "--max-running-requests", "--parallel", "-np", **COUNT, help="Requests that run at once, or slots."),
+        ],
+        None,
+    ),
+    "block_size": (Annotated[int | None, typer.Option("--block-size", **COUNT, help="Tokens in a block.")], None),
+    "mamba_ssm_cache_dtype": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--mamba-ssm-cache-dtype", parser=parser(parse_state_dtype), metavar="DTYPE", help="Of recurrent states: float32, float16 or bfloat16."
+            ),
+        ],
+        None,
+    ),
+    "no_prefix_caching": (
+        Annotated[
+            bool, typer.Option("--no-prefix-caching", "--no-enable-prefix-caching", "--disable-radix-cache", help="As the engine's own switch: no reuse.")
+        ],
+        False,
+    ),
+    "disable_hybrid_kv_cache_manager": (
+        Annotated[bool, typer.Option("--disable-hybrid-kv-cache-manager", help="As vLLM's own switch: windows are kept at full length.")],
+        False,
+    ),
+    "no_async_scheduling": (Annotated[bool, typer.Option("--no-async-scheduling", help="As vLLM's own switch: fewer tokens are in flight.")], False),
+    "enforce_eager": (Annotated[bool, typer.Option("--enforce-eager", help="As vLLM's own switch: no CUDA graphs.")], False),
+    "encoder_tokens": (
+        Annotated[int | None, typer.Option("--encoder-tokens", min=0, max=MAX_TOKENS, metavar="N", help="Tokens that cross-attention keeps.")],
+        None,
+    ),
+    "mtp": (Annotated[int | None, typer.Option("--mtp", **COUNT, help="Speculative tokens by the model's own draft layers, which are then counted.")], None),
+    "cache": (Annotated[str | None, typer.Option("--cache", metavar="KIND", help="Of transformers: dynamic, static, quanto-4, ...")], None),
+    "flash_attn": (
+        Annotated[
+            str | None,
+            typer.Option("--flash-attn", "-fa", parser=parser(_switch), metavar="on|off", help="Of llama.cpp and Ollama: without, V is transposed."),
+        ],
+        None,
+    ),
+    "swa_full": (Annotated[bool, typer.Option("--swa-full", help="As llama.cpp's own switch: windows are kept at full length.")], False),
+    "kv_unified": (Annotated[bool | None, typer.Option("--kv-unified/--no-kv-unified", help="As llama.cpp's own switch: one pool for all slots.")], None),
+    "ubatch_size": (Annotated[int | None, typer.Option("--ubatch-size", "-ub", **COUNT, help="Of llama.cpp: tokens of a micro-batch.")], None),
+    "n_gpu_layers": (Annotated[int | None, typer.Option("--n-gpu-layers", "-ngl", **COUNT, help="Of llama.cpp and Ollama: layers on the GPU.")], None),
+    "page_size": (Annotated[int | None, typer.Option("--page-size", **COUNT, help="Of SGLang: tokens in a page.")], None),
+    "swa_full_tokens_ratio": (
+        Annotated[Decimal | None, typer.Option("--swa-full-tokens-ratio", **PART, help="Of SGLang: tokens kept for windows, to those kept in full.")],
+        None,
+    ),
+    "mamba_full_memory_ratio": (
+        Annotated[Decimal | None, typer.Option("--mamba-full-memory-ratio", **RATIO, help="Of SGLang: memory of states, to that of full attention.")],
+        None,
+    ),
+    "enable_dp_attention": (
+        Annotated[bool, typer.Option("--enable-dp-attention", help="Of SGLang and TensorRT-LLM: attention is split by requests, not by heads.")],
+        False,
+    ),
+}
+
+BUDGET: Final[Group] = {
+    "gpu_mem": (Annotated[int | None, typer.Option("--gpu-mem", **SIZE, help="All memory of one GPU, as the runtime reports it: 80GiB, 79.2GiB.")], None),
+    "kv_mem": (
+        Annotated[
+            int | None,
+            typer.Option("--kv-mem", "--kv-cache-memory-bytes", **SIZE, help="The KV budget of one GPU itself: weights and overheads are skipped."),
+        ],
+        None,
+    ),
+    "utilization": (
+        Annotated[Decimal | None, typer.Option("--utilization", "--gpu-memory-utilization", **PART, help="Of the memory, what the engine takes.")],
+        None,
+    ),
+    "mem_fraction_static": (Annotated[Decimal | None, typer.Option("--mem-fraction-static", **PART, help="The same as SGLang calls it.")], None),
+    "quantization": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--quantization",
+                metavar="NAME",
+                help="How the weights are stored, where the config does not say: awq, fp8, nvfp4, ...",
+                autocompletion=complete_quantization,
+            ),
+        ],
+        None,
+    ),
+    "reserve": (Annotated[int, typer.Option("--reserve", **SIZE, show_default="none", help="Memory of each GPU to keep back.")], 0),
+    "gpus": (Annotated[int | None, typer.Option("--gpus", **COUNT, help="GPUs in all; given alone, they share the heads.")], None),
+    "expert_parallel": (Annotated[bool, typer.Option("--ep", "--enable-expert-parallel", help="Experts are dealt out whole to the GPUs.")], False),
+    "max_loras": (Annotated[int, typer.Option("--max-loras", min=0, max=1000, metavar="N", help="LoRA adapters kept on the GPU.")], 0),
+    "max_lora_rank": (Annotated[int, typer.Option("--max-lora-rank", min=1, max=4096, metavar="N", help="The highest rank among them.")], 16),
+    "language_model_only": (Annotated[bool, typer.Option("--language-model-only", help="As vLLM's own switch: no vision or audio towers.")], False),
+}
+
+OWNERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cache": ("transformers",),
+    "flash_attn": ("llama.cpp", "ollama"),
+    "swa_full": ("llama.cpp",),
+    "kv_unified": ("llama.cpp",),
+    "ubatch_size": ("llama.cpp",),
+    "n_gpu_layers": ("llama.cpp", "ollama"),
+    "page_size": ("sglang",),
+    "swa_full_tokens_ratio": ("sglang",),
+    "mamba_full_memory_ratio": ("sglang",),
+    "enable_dp_attention": ("sglang", "trtllm"),
+    "mem_fraction_static": ("sglang",),
+}
+"""The engines of an option that is not everyone's."""
+
+
+def with_options(*groups: Group) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command the options of `groups` beside its own. It finds their values in the `params` of its context, by the same names."""
+
+    def extended(command: Callable[..., Any]) -> Callable[..., Any]:
+        own = signature(command)
+        shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind) for group in groups for name, (kind, default) in group.items()]
+
+        @wraps(command)
+        def called(**values: Any) -> Any:  # noqa: ANN401 (each option has a type of its own)
+            return command(**{name: values[name] for name in own.parameters})
+
+        called.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]  # what inspect reads
+        return called
+
+    return extended
+
+
+def one_form(*, as_json: bool, quiet: bool) -> None:
+    """Raises BadParameter for two forms of one answer."""
+    if as_json and quiet:
+        raise typer.BadParameter("--json and --quiet are two forms of one answer: give one of them")
+
+
+def check_owned(typed: Mapping[str, Any], engines: tuple[str, ...]) -> None:
+    """Raises BadParameter for an option of engines that are not asked about."""
+    for name, owners in OWNERS.items():
+        if typed.get(name) not in (None, False) and not set(owners) & set(engines):
+            raise typer.BadParameter(f"--{name.replace('_', '-')} is an option of {' and '.join(owners)}, not of {', '.join(engines)}")
+
+
+def check_together(why: str, one: int | None, others: Mapping[str, object]) -> None:
+    """Raises BadParameter for options that have nothing to say beside another."""
+    given = [flag for flag, value in others.items() if value is not None]
+    if one is not None and given:
+        raise typer.BadParameter(f"{why}: {given[0]} has nothing to say beside it")
+
+
+def find_model(typed: Mapping[str, Any], context: int | None) -> "tuple[FoundModel, int]":
+    """The model that is asked about, and the length of its requests."""
+    from kvcalc.catalog import load_model, model_from_shape
+
+    model, shape = typed["model"], (typed["layers"], typed["kv_heads"], typed["head_dim"])
+    if model is not None and shape == (None, None, None):
+        found = load_model(model, typed["revision"], typed["as_model_type"])
+        return found, length_for(found, context)
+    layers, kv_heads, head_dim = shape
+    if model is None and layers is not None and kv_heads is not None and head_dim is not None:
+        return model_from_shape(layers, kv_heads, head_dim), CONTEXT_WITHOUT_MODEL if context is None else context
+    raise typer.BadParameter("give --model MODEL, or --layers, --kv-heads and --head-dim together in its place")
+
+
+def length_for(found: "FoundModel", context: int | None) -> int:
+    """The length that is asked about: the model's own maximum where nothing is said. Raises KvcalcError where it states none."""
+    length = found.spec.facts.max_context if context is None else context
+    if length is None:
+        raise KvcalcError(f"{found.name} states no maximum context", hint="say how many tokens with --context")
+    return length
+
+
+def find_gpu_named(name: str) -> "GpuMatch":
+    from kvcalc.gpus import find_gpu  # a question without a GPU does not read the catalogue
+
+    return find_gpu(name)
+
+
+def options_of(typed: Mapping[str, Any], device: "Device | None", engine: str) -> "Options":
+    """The deployment that was asked for, under one engine: options that it does not own are as if they were not given."""
+    from kvcalc.engines.base import Options
+
+    def own(name: str) -> Any:  # noqa: ANN401 (each option has a type of its own)
+        return typed[name] if engine in OWNERS[name] else None
+
+    return Options(
+        kv_dtype=typed["kv_dtype"],
+        tp=typed["tp"],
+        pp=typed["pp"],
+        dp=typed["dp"],
+        dcp=typed["dcp"],
+        encoder_tokens=typed["encoder_tokens"],
+        draft_layers=typed["mtp"] is not None,
+        speculative_tokens=0 if typed["mtp"] is None else typed["mtp"],
+        device=device,
+        max_batched_tokens=typed["max_batched_tokens"],
+        max_seqs=typed["max_seqs"],
+        block_size=typed["block_size"] if own("page_size") is None else typed["page_size"],
+        state_dtype=typed["mamba_ssm_cache_dtype"],
+        prefix_caching=not typed["no_prefix_caching"],
+        hybrid_manager=not typed["disable_hybrid_kv_cache_manager"],
+        async_scheduling=not typed["no_async_scheduling"],
+        enforce_eager=typed["enforce_eager"],
+        cache=own("cache") or "dynamic",
+        flash_attention=own("flash_attn") != "off",
+        swa_full=bool(own("swa_full")),
+        unified=own("kv_unified"),
+        ubatch=own("ubatch_size"),
+        gpu_layers=own("n_gpu_layers"),
+        swa_ratio=own("swa_full_tokens_ratio"),
+        mamba_ratio=own("mamba_full_memory_ratio"),
+        dp_attention=bool(own("enable_dp_attention")),
+    )
+
+
+def with_budget(options: "Options", typed: Mapping[str, Any]) -> "Options":
+    """The same with what only a budget is about."""
+    return options._replace(
+        expert_parallel=typed["expert_parallel"],
+        towers=not typed["language_model_only"],
+        max_loras=typed["max_loras"],
+        max_lora_rank=typed["max_lora_rank"],
+    )
+
+
+def utilization_of(typed: Mapping[str, Any], engine: str) -> Decimal | None:
+    """The part of the memory that the engine is told to take."""
+    static: Decimal | None = typed["mem_fraction_static"]
+    stated: Decimal | None = typed["utilization"]
+    if static is not None and stated is not None:
+        raise typer.BadParameter("--mem-fraction-static is what SGLang calls --utilization: give one of them")
+    return static if static is not None and engine in OWNERS["mem_fraction_static"] else stated
+
+
+def gpu_and_device(typed: Mapping[str, Any], needed: int) -> "tuple[GpuInfo, Device | None]":
+    """The GPU that is asked about: named, described by its memory alone, or where nothing is said those of this machine."""
+    from kvcalc.engines.base import Device
+    from kvcalc.results.fit import GpuInfo
+
+    gpu, gpu_mem, kv_mem = typed["gpu"], typed["gpu_mem"], typed["kv_mem"]
+    if gpu is None and gpu_mem is None and kv_mem is None:
+        from kvcalc.gpus import gpus_here
+
+        return gpus_here(needed)
+    if gpu is None:
+        device = None if gpu_mem is None else Device(f"a GPU of {format_bytes(gpu_mem)}", None, (gpu_mem,))
+        return GpuInfo(name=None, memory_bytes=gpu_mem), device
+    card = find_gpu_named(gpu)
+    memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or kv_mem is not None else card.memory()
+    return GpuInfo(name=card.name, memory_bytes=memory_bytes, memory_by=memory_by), card.device(gpu_mem)
+
+
+def shared_heads(typed: Mapping[str, Any]) -> int:
+    """GPUs that share the heads: as many as there are where nothing is said of how they share the work."""
+    gpus, tp, pp, dp = typed["gpus"], typed["tp"], typed["pp"], typed["dp"]
+    if gpus is None or gpus == tp * pp * dp:
+        return int(tp)
+    if (tp, pp, dp) == (1, 1, 1):
+        return int(gpus)
+    raise typer.BadParameter(f"--gpus {gpus} are not --tp {tp} x --pp {pp} x --dp {dp} = {tp * pp * dp}")
+
+
+def quantization_named(name: str | None) -> "Named | None":
+    """How weights are stored, by its name. Raises BadParameter for one that is not known."""
+    if name is None:
+        return None
+    from kvcalc.quantizations import BY_NAME
+
+    try:
+        return BY_NAME[name.strip().lower()]
+    except KeyError:
+        raise typer.BadParameter(f"--quantization {name[:40]!r} is not known; known: {', '.join(BY_NAME)}") from None
+
+
+def checkpoint_of(found: "FoundModel", *, named: bool) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
+    """The size of the weights from the checkpoint beside the config; None leaves it to the tensors, as a quantization that is `named` does."""
+    from kvcalc.catalog import find_checkpoint
+    from kvcalc.fit import StatedWeights
+
+    if named:
+        return None, ()
+    checkpoint, notes = find_checkpoint(found)
+    return (None if checkpoint is None else StatedWeights(checkpoint.size_bytes, "checkpoint", checkpoint.source)), notes
