@@ -230,6 +230,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "index width missing": (changed(MLA, model_type="deepseek_v32"), "needs index_head_dim"),
     "indexer type unknown": (changed(MLA, model_type="glm_moe_dsa", index_head_dim=16, indexer_types=["full", "half", "full"]), "indexer type 'half'"),
     "indexer types too few": (changed(MLA, model_type="glm_moe_dsa", index_head_dim=16, indexer_types=["full"]), "indexer_types has 1 entries for 3"),
+    "an indexer of no known cache": (changed(LLAMA, model_type="qwen4_exp_text", indexer_n_heads=4), "(QSA, indexer_n_heads) are not modelled"),
     "attention type unknown": ({"model_type": "mpt", "n_layers": 2, "n_heads": 4, "d_model": 64, "attn_config": {"attn_type": "x"}}, "attn_type 'x'"),
     "dtype unknown": (changed(LLAMA, torch_dtype="float12"), "torch_dtype 'float12' is not known"),
     "max context a string": (changed(LLAMA, max_position_embeddings="4k"), "max_position_embeddings is '4k'"),

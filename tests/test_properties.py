@@ -117,6 +117,7 @@ BUILDERS: dict[str, Callable[[Size], Config]] = {
         "nemotron-nas", block_configs=lambda size: [{"attention": {"n_heads_in_group": size.group}}, {"attention": {"no_op": True}}] * (size.layers // 2)
     ),
     "qwen3_next": plain("qwen3_next", **LINEAR),
+    "qwen4_exp_text": plain("qwen4_exp_text", layer_types=types("linear_attention", "indexed_attention"), **LINEAR),
     "minicpmv4_6_text": plain("minicpmv4_6_text", mamba_ssm_dtype="float32", **LINEAR),
     "kimi_linear": plain("kimi_linear", layer_types=types("linear_attention", "linear_attention", "linear_attention", "full_attention"), **KDA, **MLA),
     "glm5_next_text": plain(

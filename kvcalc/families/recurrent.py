@@ -35,6 +35,17 @@ def gated_delta_net(config: Config) -> Decoder:
     return Decoder(layers, (Layer(caches=(full,)),) * draft_count(config), stated_numbers(config))
 
 
+def qwen4_exp(config: Config) -> Decoder:
+    """Qwen4-Exp: Qwen3.5's layers, full ones also named indexed_attention (transformers 5.24.0, configuration_qwen4_exp.py). What its token indexer (QSA)
+    keeps beside them is not modelled: transformers keeps a key a token, vLLM 0.33.0 averaged keys and a ring of those not averaged yet.
+    """
+    if config.optional("indexer_n_heads") is not None:
+        raise config.error("the index keys of Qwen4-Exp (QSA, indexer_n_heads) are not modelled", "leave the indexer_ keys out to count K and V without them")
+    types = config.strings("layer_types")
+    renamed = None if types is None else ["full_attention" if kind == "indexed_attention" else kind for kind in types]
+    return gated_delta_net(Config({**config.fields, "layer_types": renamed}, config.where, config.class_defaults))
+
+
 def gated_delta_net_in_model_dtype(config: Config) -> Decoder:
     """MiniCPM-V 4.6: the language model is Qwen3.5, but vLLM 0.33.0 heeds mamba_ssm_dtype only for Qwen3.5's own architectures."""
     return gated_delta_net(Config({**config.fields, "mamba_ssm_dtype": None}, config.where, config.class_defaults))
