@@ -217,7 +217,7 @@ def answer(question: Question) -> Fit:
     blocks = kv_bytes // pool.unit_bytes
     usable = max(0, blocks - plan.reserved)
     need = plan.need(asked.context)[0]
-    longest = longest_request(lambda tokens: plan.need(tokens)[0] <= usable, _longest_asked(spec, asked.context))
+    longest = largest(lambda tokens: plan.need(tokens)[0] <= usable, _longest_asked(spec, asked.context))
     fits = asked.batch * need <= usable
     held = plan.capacity(blocks, asked.context)
     whole = usable // need if need else 0
@@ -304,6 +304,12 @@ FULL_UTILIZATION: Final = Decimal("0.95")
 """What a GPU without other users can be filled to: recipes of gpt-oss and DeepSeek use it."""
 SMALL_BATCH: Final = 2048
 """Batched tokens of vLLM on small GPUs."""
+EIGHT_BIT: Final = {"llama.cpp": "q8_0", "ollama": "q8_0"}
+"""What engines call a cache of about 8 bits, where it is not fp8."""
+CPU_OFFLOAD: Final = ("vllm", "sglang")
+"""Engines that take --cpu-offload-gb: weights in GiB a GPU (vllm/config/offload.py 0.33.0, sglang/srt/server_args.py 0.5.23)."""
+LAYER_OFFLOAD: Final = ("llama.cpp", "ollama")
+"""Engines that take a number of layers for the GPU."""
 
 
 def _changes(question: Question, found: Fit) -> Iterator[Change]:
@@ -318,7 +324,7 @@ def _changes(question: Question, found: Fit) -> Iterator[Change]:
         if not any(fewer <= words for fewer in enough) and (change := _confirmed(question, levers)):
             enough.append(words)
             yield change
-    yield from (change for lever in _offloading(found) if (change := _confirmed(question, (lever,))))
+    yield from (change for lever in _offloading(question, found) if (change := _confirmed(question, (lever,))))
 
 
 def _confirmed(question: Question, levers: tuple[_Lever, ...]) -> Change | None:
@@ -352,7 +358,7 @@ def _lesser_questions(question: Question, found: Fit) -> Iterator[_Lever]:
     asked = question.asked
     plan = question.engine.plan(question.spec, question.options)
     usable = max(0, found.capacity.blocks - plan.reserved)
-    longest = longest_request(lambda tokens: asked.batch * plan.need(tokens)[0] <= usable, asked.context)
+    longest = largest(lambda tokens: asked.batch * plan.need(tokens)[0] <= usable, asked.context)
     if 0 < longest < asked.context:
         yield _Lever("asked", 0, "shorter requests", f"--context {longest}", lambda old: old._replace(asked=asked._replace(context=longest)))
     held = next(row.requests for row in found.lengths if row.context == found.context)
@@ -369,7 +375,8 @@ def _levers(question: Question, found: Fit) -> list[_Lever]:
     if from_gpu and not question.gpu.used_bytes and whole:
         levers.append(_Lever("utilization", 1, "more of the GPU", f"--utilization {FULL_UTILIZATION}", lambda old: old._replace(utilization=FULL_UTILIZATION)))
     if found.kv_dtype in ("bf16", "fp16"):
-        levers.append(_Lever("kv", 2, "an FP8 cache", "--kv-dtype fp8", lambda old: _with(old, kv_dtype=KvDtype("fp8", "fp8"))))
+        name = EIGHT_BIT.get(question.engine.name, "fp8")
+        levers.append(_Lever("kv", 2, "an 8-bit cache", f"--kv-dtype {name}", lambda old: _with(old, kv_dtype=KvDtype(name, name))))
     if from_gpu and found.memory.activation_bytes and (options.max_batched_tokens is None or options.max_batched_tokens > SMALL_BATCH):
         words = f"--max-batched-tokens {SMALL_BATCH}"
         levers.append(_Lever("batch", 3, "smaller batches", words, lambda old: _with(old, max_batched_tokens=SMALL_BATCH)))
@@ -397,12 +404,20 @@ def _stored_as(stored: Named, question: Question) -> Question:
     return question._replace(quantization=stored, weights=None)
 
 
-def _offloading(found: Fit) -> Iterator[_Lever]:
-    """Weights in the memory of the CPU, which every step reads over the bus: the last resort (vLLM's --cpu-offload-gb, in GiB a GPU)."""
-    weights, gib = found.memory.weights_bytes, -(-found.lacking_bytes // GIB)
-    if weights is not None and gib * GIB < weights:
+def _offloading(question: Question, found: Fit) -> Iterator[_Lever]:
+    """Weights in the memory of the CPU, which every step reads over the bus, or layers that the CPU computes: the last resort."""
+    name, weights, gib = question.engine.name, found.memory.weights_bytes, -(-found.lacking_bytes // GIB)
+    if name in CPU_OFFLOAD and weights is not None and gib * GIB < weights:
         moved = StatedWeights(weights - gib * GIB, "gpu", "the weights less what is offloaded")
-        yield _Lever("offload", 0, "weights in CPU memory: slow", f"--cpu-offload-gb {gib} (of vllm)", lambda old: old._replace(weights=moved))
+        yield _Lever("offload", 0, "weights in CPU memory: slow", f"--cpu-offload-gb {gib} (of {name})", lambda old: old._replace(weights=moved))
+    if name in LAYER_OFFLOAD and question.options.gpu_layers is None:
+        kept = largest(lambda layers: answer(_on_gpu(layers, question)).fits, len(question.spec.layers))
+        if kept:
+            yield _Lever("offload", 0, "layers on the CPU: slow", f"--n-gpu-layers {kept}", partial(_on_gpu, kept))
+
+
+def _on_gpu(layers: int, question: Question) -> Question:
+    return _with(question, gpu_layers=layers)
 
 
 def fewest_gpus(question: Question) -> Question:
@@ -447,8 +462,8 @@ def _size(row: Fit) -> int:
     return known[0] if known else 0
 
 
-def longest_request(holds: Callable[[int], bool], limit: int) -> int:
-    """The largest number of tokens up to `limit` that `holds`, 0 where not even one does. `holds` must not come back once it is lost."""
+def largest(holds: Callable[[int], bool], limit: int) -> int:
+    """The largest number up to `limit` that `holds`, 0 where not even one does. `holds` must not come back once it is lost."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

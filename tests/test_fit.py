@@ -14,7 +14,7 @@ from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.families import read_config
-from kvcalc.fit import MOST_CHANGES, Asked, Question, StatedWeights, advised, answer, fewest_gpus, longest_request
+from kvcalc.fit import MOST_CHANGES, Asked, Question, StatedWeights, advised, answer, fewest_gpus, largest
 from kvcalc.gpus import find_gpu
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import parse_kv_dtype
@@ -114,7 +114,7 @@ def test_smaller_elements_and_fewer_layers_hold_more(model: str, engine: str) ->
 
 
 def test_longest_request_brackets() -> None:
-    assert [longest_request(last.__ge__, 100) for last in (0, 1, 57, 99, 100, 1000)] == [0, 1, 57, 99, 100, 100]
+    assert [largest(last.__ge__, 100) for last in (0, 1, 57, 99, 100, 1000)] == [0, 1, 57, 99, 100, 100]
 
 
 def test_null_block_is_not_for_requests() -> None:
