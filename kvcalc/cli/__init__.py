@@ -3,16 +3,15 @@
 import os
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from kvcalc import __version__
-from kvcalc.cli.catalogues import gpus, models
-from kvcalc.cli.compare import compare
-from kvcalc.cli.estimate import estimate
-from kvcalc.cli.fit import fit
 from kvcalc.errors import ExitCode, KvcalcError, printable
 
 
@@ -61,9 +60,44 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(name="kvcalc", rich_markup_mode=None, pretty_exceptions_enable=False)
-for command in (estimate, fit, compare, models, gpus):
-    app.command()(_while_read(command))
+COMMANDS: Final = ("estimate", "fit", "compare", "models", "gpus")
+
+
+class Commands(TyperGroup):
+    """The commands, each imported when it is asked for: to build the options of all takes a twentieth of a short answer's time."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 (typer's own context class has no public name)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (as above)
+        """Raises KvcalcError for a command that there is not, unless a shell asks how it goes on."""
+        if cmd_name in COMMANDS:
+            alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+            alone.command(cmd_name)(_while_read(_function(cmd_name)))
+            return get_command(alone)
+        if ctx.resilient_parsing:
+            return None
+        close = get_close_matches(cmd_name, COMMANDS)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        raise KvcalcError(f"no command {cmd_name[:40]!r}", hint=hint, code=ExitCode.USAGE)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    match name:
+        case "estimate":
+            from kvcalc.cli.estimate import estimate as function
+        case "fit":
+            from kvcalc.cli.fit import fit as function
+        case "compare":
+            from kvcalc.cli.compare import compare as function
+        case "models":
+            from kvcalc.cli.catalogues import models as function
+        case _:
+            from kvcalc.cli.catalogues import gpus as function
+    return function
+
+
+app = typer.Typer(name="kvcalc", cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)

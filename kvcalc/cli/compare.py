@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from kvcalc.cli.budget import BUDGET, checkpoint_of, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
 from kvcalc.cli.options import (
-    BUDGET,
     CONTEXT_WITHOUT_MODEL,
     DEPLOYMENT,
     Batch,
@@ -13,15 +13,9 @@ from kvcalc.cli.options import (
     Json,
     check_owned,
     check_together,
-    checkpoint_of,
     complete_model,
-    gpu_and_device,
     length_for,
     options_of,
-    quantization_named,
-    shared_heads,
-    utilization_of,
-    with_budget,
     with_options,
 )
 

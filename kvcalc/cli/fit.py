@@ -5,28 +5,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
 from kvcalc.cli.options import (
-    BUDGET,
     CONTEXT_WITHOUT_MODEL,
     COUNT,
     DEPLOYMENT,
     MODEL,
-    SIZE,
     Batch,
     Context,
     Json,
     check_owned,
     check_together,
-    checkpoint_of,
     complete_model,
     find_model,
-    gpu_and_device,
     one_form,
     options_of,
-    quantization_named,
-    shared_heads,
-    utilization_of,
-    with_budget,
     with_options,
 )
 from kvcalc.errors import ExitCode, KvcalcError
