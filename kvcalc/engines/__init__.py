@@ -20,6 +20,14 @@ def find_engine(text: str) -> Engine:
             from kvcalc.engines.vllm.versions import find_version
 
             return VllmEngine(find_version(release)) if at else NEWEST_VLLM
+        case "llama.cpp":
+            from kvcalc.engines.llamacpp import LLAMACPP
+
+            return LLAMACPP
+        case "ollama":
+            from kvcalc.engines.ollama import OLLAMA
+
+            return OLLAMA
         case "ideal":
             from kvcalc.engines.ideal import IDEAL
 
