@@ -7,8 +7,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kvcalc.engines.base import Capacity, LayerUse, Loaded, Options, Overheads, Pool, unused_options
-from kvcalc.engines.llamacpp import DEFAULT_TYPE, TYPES, LlamaCppPlan, loaded_on, overheads_of, plan_of
-from kvcalc.engines.llamacpp_models import architecture
+from kvcalc.engines.llamacpp import DEFAULT_TYPE, TYPES, LlamaCppPlan, plan_of
+from kvcalc.engines.llamacpp.memory import loaded_on, overheads_of
+from kvcalc.engines.llamacpp.models import architecture
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import PACKINGS, KvDtype
@@ -94,7 +95,7 @@ class OllamaPlan(NamedTuple):
         return self.child(tokens).capacity(units, self.cells(tokens))
 
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
-        return self.child(tokens).surplus(self.cells(tokens))
+        return self.child(tokens).beside(self.cells(tokens), tokens)
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (nothing states a budget)
         """A Modelfile, below what the server needs in its environment. Empty for an encoder-decoder, which llama-server does not run."""

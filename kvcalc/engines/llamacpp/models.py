@@ -13,7 +13,7 @@ from kvcalc.layers import ModelSpec
 COMMIT: Final = "0c1e57098"
 """The commit that llama-cpp-python 0.3.36 carries, whose source the rules are read from."""
 
-_MODELS: Final = {
+MODELS: Final = {
     "DeepseekOCR": "deepseek2-ocr",
     "PanguEmbedded": "pangu-embedded",
     "RefinedWeb": "falcon",
@@ -183,8 +183,12 @@ INDEX_VALUES: Final = frozenset({"minimax-m3"})
 INDEX_TRIPLES: Final = frozenset({"glm5-next"})
 """The indexer keeps key, gate and pooled value of every token (src/llama-memory-hybrid-idx.cpp, indexer_kpool), and no ring."""
 
-DRAFTS_LEFT_OUT: Final = frozenset({"deepseek2", "deepseek4"})
-"""Converted without draft layers by default (conversion/deepseek.py, skip_mtp and mtp_only); elsewhere they count as layers, and hold no cache."""
+DRAFTS_OF_GGUF: Final = {"deepseek_ref": 0, "deepseek_v3": 0, "deepseek_v4": 0, "kimi_k2": 0, "kimi_k25": 0, "nemotron_h": 1}
+"""Most draft layers of a converted model, where that is not all of them (conversion/deepseek.py, skip_mtp and mtp_only; conversion/nemotron.py, where one
+block holds both). They count as layers, and hold no cache unless they draft.
+"""
+MORE_DRAFTS: Final = {"mimo_v2_flash": 3}
+"""Draft layers of which the config says nothing (conversion/mimo.py)."""
 
 
 def architecture(spec: ModelSpec) -> str | None:
@@ -195,7 +199,7 @@ def architecture(spec: ModelSpec) -> str | None:
     model_type = spec.facts.model_type
     if model_type is None:
         return None
-    name = _MODELS.get(model_type, _MODELS.get(model_type.removesuffix("_text").removesuffix("_thinker")))
+    name = MODELS.get(model_type, MODELS.get(model_type.removesuffix("_text").removesuffix("_thinker")))
     if name is None:
         raise KvcalcError(
             f"llama.cpp does not know the architecture of {model_type} (src/llama-arch.cpp at {COMMIT})",
@@ -212,11 +216,11 @@ class Placed(NamedTuple):
     output: int | None
 
 
-def placed(spec: ModelSpec, name: str | None, options: Options) -> Placed:
+def placed(spec: ModelSpec, options: Options) -> Placed:
     """Where the layers are: `-ngl` takes the last ones, and GPUs of equal free memory share them evenly, with the output as one more layer behind the last
     (load_tensors, src/llama-model.cpp).
     """
-    count = len(spec.layers) + (0 if name in DRAFTS_LEFT_OUT else len(spec.draft_layers))
+    count = len(spec.layers) + _draft_blocks(spec)
     wanted = count + 1 if options.gpu_layers is None else min(options.gpu_layers, count + 1)
     first = count + 1 - wanted
     gpus: list[list[int]] = [[] for _ in range(options.pp)]
@@ -224,3 +228,8 @@ def placed(spec: ModelSpec, name: str | None, options: Options) -> Placed:
         gpus[(layer - first) * options.pp // wanted].append(layer)
     output = (wanted - 1) * options.pp // wanted if wanted else None
     return Placed(tuple(range(min(first, len(spec.layers)))), tuple(map(tuple, gpus)), output)
+
+
+def _draft_blocks(spec: ModelSpec) -> int:
+    model_type, declared = spec.facts.model_type or "", len(spec.draft_layers)
+    return min(declared, DRAFTS_OF_GGUF.get(model_type, declared)) + MORE_DRAFTS.get(model_type, 0)
