@@ -21,7 +21,7 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
     plain = spec.plain_formula
     plain_bytes = None if plain is None else formula_bytes(plain, plan.kv_dtype, context, batch)
     beside = _formula_notes(rows, plain_bytes, context, batch) if engine.version is None else _engine_notes(rows, plan.total_bytes(context, 1) // options.dp)
-    notes = [*spec.notes, *plan.notes, *length_notes(spec, context), *beside]
+    notes = [*spec.notes, *plan.notes, *length_notes(spec, context), *plan.length_notes(context, batch), *beside]
     return Estimate(
         model=model_info(spec, name, source),
         engine=engine.name,

@@ -5,7 +5,7 @@ from typing import Final
 from kvcalc.engines.base import Engine
 from kvcalc.errors import ExitCode, KvcalcError
 
-ENGINES: Final = ("ideal", "vllm")
+ENGINES: Final = ("ideal", "vllm", "transformers")
 
 
 def find_engine(text: str) -> Engine:
@@ -28,6 +28,10 @@ def find_engine(text: str) -> Engine:
             from kvcalc.engines.ollama import OLLAMA
 
             return OLLAMA
+        case "transformers":
+            from kvcalc.engines.transformers import TRANSFORMERS, TransformersEngine, find_release
+
+            return TransformersEngine(find_release(release)) if at else TRANSFORMERS
         case "ideal":
             from kvcalc.engines.ideal import IDEAL
 

@@ -224,6 +224,9 @@ class Plan(Protocol):
         for what is no server.
         """
 
+    def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:
+        """What `batch` requests of this length hold at times beside `resident_bytes`, where there is anything to say."""
+
 
 class Engine(Protocol):
     """A serving engine at one version."""

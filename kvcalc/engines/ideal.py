@@ -111,6 +111,9 @@ class IdealPlan(NamedTuple):
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (as above)
         return ""
 
+    def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:  # noqa: ARG002 (as above)
+        return ()
+
     def _use(self, share: _Share, tokens: int) -> LayerUse:
         rows = self._rows(share, tokens)
         return LayerUse(layer_kind(share.cache), share.layers, share.cache, share.planes, rows, rows * share.unit_bytes)

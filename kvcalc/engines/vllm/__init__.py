@@ -169,6 +169,9 @@ class VllmPlan:
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:
         return serve_command(self.version, self.options, model, context, kv_bytes=kv_bytes, utilization=utilization)
 
+    def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:  # noqa: ARG002 (a pool of fixed size holds nothing beside it)
+        return ()
+
     def _block_bytes(self, stage: range) -> int:
         return self.grouping.block_bytes(lambda layer: layer in stage)
 
