@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from kvcalc.engines.base import Engine, LayerKind, LayerUse, Options, PlaneUse
+from kvcalc.engines.base import Engine, LayerKind, LayerUse, Options, Plan, PlaneUse
 from kvcalc.engines.ideal import IDEAL
 from kvcalc.layers import ModelSpec, Note, PlainFormula
 from kvcalc.packing import PACKINGS, KvDtype
@@ -20,7 +20,7 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
     rows = rows_of_one_copy(spec, options, plan.kv_dtype, context)
     plain = spec.plain_formula
     plain_bytes = None if plain is None else formula_bytes(plain, plan.kv_dtype, context, batch)
-    beside = _formula_notes(rows, plain_bytes, context, batch) if engine.version is None else _engine_notes(rows, plan.total_bytes(context, 1) // options.dp)
+    beside = _formula_notes(rows, plain_bytes, context, batch) if engine.version is None else _engine_notes(rows, plan, context, options.dp)
     notes = [*spec.notes, *plan.notes, *length_notes(spec, context), *plan.length_notes(context, batch), *beside]
     return Estimate(
         model=model_info(spec, name, source),
@@ -35,7 +35,9 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
         request_bytes=plan.resident_bytes(context, 1),
         token_bytes=plan.token_bytes(context),
         fixed_bytes=plan.fixed_bytes(),
-        formula=_formula(uses, batch) if plan.pools[0].unit_bytes == 1 else _product(plan.need(context)[0], plan.pools[0].unit_bytes, batch),
+        formula=_formula(uses, batch, plan.resident_bytes(context, batch))
+        if plan.pools[0].unit_bytes == 1
+        else _product(plan.need(context)[0], plan.pools[0].unit_bytes, batch),
         plain_formula=plain,
         plain_formula_bytes=plain_bytes,
         per_query_head=_per_query_head(rows, batch),
@@ -71,11 +73,12 @@ def formula_bytes(plain: PlainFormula, kv_dtype: KvDtype, context: int, batch: i
     return plain.layers * context * plain.kv_heads * row * batch
 
 
-def _formula(uses: Sequence[LayerUse], batch: int) -> str:
-    """The sum that gives the bytes of the batch on one GPU, in numbers."""
-    terms = [_term(use) for use in uses if use.size_bytes]
+def _formula(uses: Sequence[LayerUse], batch: int, size_bytes: int) -> str:
+    """The sum that gives the bytes of the batch on one GPU, in numbers, what all requests share last."""
+    terms = [_term(use) for use in uses if use.rows and use.planes]
     whole = " + ".join(terms) if terms else "0"
-    return _product(f"({whole})" if len(terms) > 1 else whole, batch)
+    shared = size_bytes - batch * sum(use.layers * use.rows * sum(plane.row_bytes for plane in use.planes) for use in uses)
+    return _product(f"({whole})" if len(terms) > 1 else whole, batch) + (f" + {shared:,}" if shared else "")
 
 
 def _term(use: LayerUse) -> str:
@@ -119,12 +122,16 @@ def _formula_notes(one_copy: Sequence[LayerUse], plain_bytes: int | None, contex
     return [Note(code="formula", text=text)]
 
 
-def _engine_notes(one_copy: Sequence[LayerUse], replica_bytes: int) -> list[Note]:
-    """What an engine holds for a request beside the rows that the model keeps."""
-    kept = sum(use.size_bytes for use in one_copy)
-    if not one_copy or kept == replica_bytes:
+def _engine_notes(one_copy: Sequence[LayerUse], plan: Plan, context: int, replicas: int) -> list[Note]:
+    """What an engine holds for a request beside the rows that the model keeps, or in their place."""
+    kept, held = sum(use.size_bytes for use in one_copy), plan.total_bytes(context, 1) // replicas
+    if not one_copy or kept == held:
         return []
-    text = f"the rows of one request are {format_bytes(kept)}, of {format_bytes(replica_bytes)} that the engine holds for it; `kvcalc fit` names the rest"
+    if kept > held:
+        return [
+            Note(code="engine", text=f"the rows of one request would be {format_bytes(kept)} in {plan.kv_dtype}; the engine holds {format_bytes(held)} for it")
+        ]
+    text = f"the rows of one request are {format_bytes(kept)}, of {format_bytes(held)} that the engine holds for it; `kvcalc fit` names the rest"
     return [Note(code="engine", text=text)]
 
 

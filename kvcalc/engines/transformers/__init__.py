@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, assert_never
 
 from kvcalc.engines.base import Capacity, LayerUse, Loaded, Options, Overheads, Pool, Span, layer_kind, model_packing, unused_options
 from kvcalc.engines.ideal import IDEAL, IdealPlan
-from kvcalc.engines.transformers.kinds import RESIDUAL, SCALE_BYTES, CacheKind, find_kind
+from kvcalc.engines.transformers.kinds import GROUP, RESIDUAL, SCALE_BYTES, CacheKind, find_kind
 from kvcalc.engines.transformers.releases import TRANSFORMERS_5, Release, find_release
 from kvcalc.engines.transformers.stored import Held, Storing
 from kvcalc.errors import KvcalcError
@@ -233,8 +233,10 @@ class TransformersEngine:
         kv_dtype = KvDtype(model.name, model.name)
         ideal = IDEAL.plan(spec, Options(kv_dtype=kv_dtype, encoder_tokens=options.encoder_tokens))
         counts = Counter(cache for layer in spec.layers for cache in layer.caches)
-        notes += [*dtype_notes, *(note for note in ideal.notes if note.code == "encoder-tokens"), *_kind_notes(kind), *_module_states(counts, model)]
-        notes.append(Note(code="activations", text="the forward pass's own tensors (activations, logits) are not counted"))
+        notes += [*dtype_notes, *(note for note in ideal.notes if note.code == "encoder-tokens"), *_kind_notes(kind, model), *_module_states(counts, model)]
+        notes.append(
+            Note(code="activations", text="not counted: the forward pass's own tensors (activations, logits), and copies that a step makes for a moment")
+        )
         return TransformersPlan(
             kv_dtype=KvDtype("fp8_e4m3", "fp8_e4m3") if kind.stores == "fp8" else kv_dtype,
             kind=kind,
@@ -344,13 +346,21 @@ def _check_static(spec: ModelSpec, caches: list[Cache], release: Release) -> Non
         raise KvcalcError("transformers 4 has no static cache for layers of cross-attention alone", hint="leave out --cache, or use --engine transformers")
 
 
-def _kind_notes(kind: CacheKind) -> list[Note]:
+def _kind_notes(kind: CacheKind, model: Packing) -> list[Note]:
     match kind.stores:
+        case "dynamic":
+            return []
         case "static":
             text = "the context is max_cache_len, allocated at the first step: generate takes max_length - 1, and not less than in an earlier call"
             return [Note(code="static", text=text)]
-        case "dynamic" | "groups" | "fp8":
-            return []
+        case "groups":
+            text = (
+                f"{kind.name} stores {GROUP} elements of K or V in {kind.group_bytes} bytes, and their scale and zero point in {model.name}: "
+                f"{kind.packing(model).size_bytes} bytes for each {kind.packing(model).elements} elements"
+            )
+            return [Note(code="quantized", text=text)]
+        case "fp8":
+            return [Note(code="quantized", text="K and V are stored in fp8_e4m3, with one scale for each tensor of a layer, whatever the batch")]
         case unreachable:
             assert_never(unreachable)
 

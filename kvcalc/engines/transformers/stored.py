@@ -20,6 +20,9 @@ GATED_INDEX_KEYS: Final = frozenset({"glm5_next", "glm5_next_text"})
 """Models whose indexer caches the key, a gate as wide and one flag of every token, where others keep pooled keys and a ring
 (models/glm5_next/modeling_glm5_next.py)."""
 
+LONGER_WINDOWS: Final = {"mimo_v2_flash": {128: 129}}
+"""Windows that the published config counts without the token that looks back (models/mimo_v2_flash/configuration_mimo_v2_flash.py)."""
+
 _COMPRESSORS: Final = {8: (4, True), 128: (128, False)}
 """For the rows that a compressor looks back on: tokens an entry, and whether entries overlap (models/deepseek_v4/modeling_deepseek_v4.py)."""
 
@@ -105,7 +108,7 @@ class Storing(NamedTuple):
 
     def held(self, cache: Cache, layers: int) -> Iterator[Held]:
         """What one of the model's caches becomes. Raises KvcalcError for one that transformers keeps in a way that is not modelled."""
-        kept = cache.retention
+        kept = self._kept(cache.retention)
         match cache.kernel:
             case "gqa" | "mla":
                 yield Held(cache, layers, kept, self._keys_and_values(self._attended(cache)))
@@ -123,6 +126,12 @@ class Storing(NamedTuple):
                 raise _unknown(cache)
             case unreachable:
                 assert_never(unreachable)
+
+    def _kept(self, retention: Retention) -> Retention:
+        longer = LONGER_WINDOWS.get(self.model_type or "", {})
+        if isinstance(retention, Window) and retention.size in longer:
+            return Window(size=longer[retention.size])
+        return retention
 
     def _attended(self, cache: Cache) -> tuple[Plane, ...]:
         """K and V, or the latent, as they are handed to the cache."""
