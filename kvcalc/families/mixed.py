@@ -91,7 +91,9 @@ def _sharing(config: Config, layers: list[Layer], windows: list[int | None]) -> 
 
 
 def mimo_v2(config: Config) -> Decoder:
-    """MiMo-V2-Flash: K wider than V, and other heads in the layers that slide (hybrid_layer_pattern: 1 slides)."""
+    """MiMo-V2-Flash: K wider than V, and other heads in the layers that slide (hybrid_layer_pattern: 1 slides). Files saved by transformers do not
+    state these: they are twice as many (transformers 5.24.0, modeling_mimo_v2_flash.py).
+    """
     count = config.layer_count()
     pattern = config.numbers("hybrid_layer_pattern")
     if pattern is None:
@@ -105,7 +107,7 @@ def mimo_v2(config: Config) -> Decoder:
     k_dim, v_dim, kv_heads = config.size("head_dim"), config.size("v_head_dim"), config.kv_heads()
     full = grouped(config, kv_heads=kv_heads, k_dim=k_dim, v_dim=v_dim)
     local = attention(
-        kv_heads=_or(config.optional("swa_num_key_value_heads"), kv_heads),
+        kv_heads=_or(config.optional("swa_num_key_value_heads"), 2 * kv_heads),
         query_heads=_or(config.optional("swa_num_attention_heads"), config.query_heads()),
         k_dim=_or(config.optional("swa_head_dim"), k_dim),
         v_dim=_or(config.optional("swa_v_head_dim"), v_dim),

@@ -207,7 +207,7 @@ def _mamba2(config: Config) -> Cache:
 
 def zamba2(config: Config) -> Decoder:
     """Zamba2: Mamba-2 in every layer, and the shared attention block, as wide as twice the hidden size, in the hybrid ones (transformers 5.24.0,
-    configuration_zamba2.py).
+    configuration_zamba2.py, which also saves the head width of a plain block under kv_channels: nothing is that wide).
     """
     count, hidden, heads = config.layer_count(), config.size("hidden_size"), config.query_heads()
     types = config.per_layer("layers_block_type", count)
@@ -224,7 +224,8 @@ def zamba2(config: Config) -> Decoder:
         raise config.error(f"contradictory numbers: an inner width of {inner} does not divide into {mamba_heads} Mamba heads")
     recurrent = mamba2(heads=mamba_heads, head_dim=inner // mamba_heads, state=state, groups=groups, conv_kernel=conv_kernel)
     caches: dict[str, Cache | tuple[Cache, ...]] = {"hybrid": (full, recurrent), **dict.fromkeys(("mamba", "linear_attention"), recurrent)}
-    return Decoder(layers_of(config, types, caches), formula=stated_numbers(config))
+    shared = Config({key: value for key, value in config.fields.items() if key != "kv_channels"}, config.where, config.class_defaults)
+    return Decoder(layers_of(config, types, caches), formula=stated_numbers(shared))
 
 
 def lfm2(config: Config) -> Decoder:
