@@ -159,7 +159,7 @@ class Storing(NamedTuple):
         for use in uses:
             if use.heads * use.width % GROUP:
                 raise KvcalcError(
-                    f"a row of {use.heads} heads of {use.width} elements does not fill the groups of {GROUP} in which transformers quantizes",
+                    f"a row of {use.heads} x {use.width} elements does not fill the groups of {GROUP} in which transformers quantizes",
                     hint="use --cache fp8 or dynamic",
                 )
         # groups run over heads: where they do not end with one, the row is counted as one head
