@@ -268,6 +268,8 @@ def test_surplus_is_the_whole_difference_to_the_rows() -> None:
     assert dict(plan(llama(), cache="quanto-4").surplus(64)) == {"the quantized cache": 2 * 64 * 2 * 8 * (72 - 256)}
     (falcon,) = (row for row in MEASURED if row["name"] == "falcon-40b-like")
     assert list(dict(plan(falcon["config"]).surplus(64))) == ["K and V copied to every query head"]
+    mimo = TRANSFORMERS.plan(load_model("mimo-v2-flash").spec, Options())
+    assert dict(mimo.surplus(4096)) == {"windows a token longer": 39 * 8 * (192 + 128) * 2}
 
 
 def test_dtype_is_that_of_the_model() -> None:
@@ -309,9 +311,13 @@ def test_releases() -> None:
     assert "transformers@4" in refused.value.hint
 
 
+REFINED_WEB = {"model_type": "RefinedWeb", "torch_dtype": "bfloat16", "hidden_size": 8192, "n_layer": 60, "n_head": 128, "n_head_kv": 8, "vocab_size": 65_024}
+"""The first config of Falcon-40B."""
+
+
 def spec_of(name: str) -> ModelSpec:
-    rows = {row["name"]: row for row in MEASURED}
-    return read_config(config(rows[name]["config"])) if name in rows else load_model(name).spec
+    fields = {row["name"]: row["config"] for row in MEASURED} | {"refined-web": REFINED_WEB}
+    return read_config(config(fields[name])) if name in fields else load_model(name).spec
 
 
 REFUSED: list[tuple[TransformersEngine, str, dict[str, Any], str]] = [
@@ -333,6 +339,7 @@ REFUSED: list[tuple[TransformersEngine, str, dict[str, Any], str]] = [
     (TRANSFORMERS, "minimax-text-01-small", {"cache": "static"}, "a cache class of its own"),
     (TRANSFORMERS, "minimax-text-01-small", {"cache": "quanto-4"}, "a cache class of its own"),
     (TRANSFORMERS, "kimi-k2", {}, "no code for kimi_k2"),
+    (TRANSFORMERS, "refined-web", {}, "no code for RefinedWeb"),
     (TRANSFORMERS_4, "llama-3-8b", {"cache": "fp8"}, "4.57.6 has no fp8 cache"),
     (TRANSFORMERS_4, "mllama-11b-text", {"cache": "static"}, "no static cache for layers of cross-attention alone"),
     (TRANSFORMERS_4, "qwen3-next-80b-a3b", {}, "keeps states in cache classes of single models"),

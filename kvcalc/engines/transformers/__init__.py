@@ -14,7 +14,7 @@ from kvcalc.engines.transformers.kinds import GROUP, RESIDUAL, SCALE_BYTES, Cach
 from kvcalc.engines.transformers.releases import TRANSFORMERS_5, Release, find_release
 from kvcalc.engines.transformers.stored import Held, Storing
 from kvcalc.errors import KvcalcError
-from kvcalc.layers import Cache, Chunk, Encoder, Grows, Kernel, ModelSpec, Note, Once, Window
+from kvcalc.layers import Cache, Chunk, Encoder, Grows, ModelSpec, Note, Once, Window
 from kvcalc.packing import PACKINGS, KvDtype, Packing
 from kvcalc.units import BINARY_UNITS, format_bytes
 
@@ -25,6 +25,8 @@ __all__ = ["TRANSFORMERS", "TransformersEngine", "TransformersPlan", "find_relea
 
 MIB: Final = BINARY_UNITS["MiB"]
 USES: Final = frozenset({"cache", "device"})
+QUANTIZED: Final = "the quantized cache"
+"""Why a cache takes fewer bytes than its rows do, for the answers that name causes."""
 
 
 class TransformersPlan(NamedTuple):
@@ -94,11 +96,11 @@ class TransformersPlan(NamedTuple):
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
         found: Counter[str] = Counter()
         for each in self.held:
-            found[self._cause(each.source.kernel)] += each.row_bytes * self._rows(each, tokens)
+            found[self._cause(each.source)] += each.row_bytes * self._rows(each, tokens)
         for use in self.ideal.uses(tokens):
             if use.cache is not None:
-                found[self._cause(use.cache.kernel)] -= use.size_bytes
-        found[self._cause("gqa")] += self._scale_bytes
+                found[self._cause(use.cache)] -= use.size_bytes
+        found[QUANTIZED] += self._scale_bytes
         return tuple((cause, size) for cause, size in found.items() if size)
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (a library starts no server)
@@ -128,13 +130,13 @@ class TransformersPlan(NamedTuple):
         scales = SCALE_BYTES * each.layers * len(each.planes) if self.kind.stores == "fp8" else 0
         return LayerUse(layer_kind(each.source), each.layers, each.source, each.planes, rows, rows * each.row_bytes + scales)
 
-    def _cause(self, kernel: Kernel) -> str:
+    def _cause(self, cache: Cache) -> str:
         """Why a cache takes other bytes than its rows do."""
-        match kernel:
+        match cache.kernel:
             case "gqa" | "mla" if self.kind.quantized:
-                return "the quantized cache"
+                return QUANTIZED
             case "gqa":
-                return "K and V copied to every query head"
+                return "windows a token longer" if isinstance(cache.retention, Window) else "K and V copied to every query head"
             case "mla":
                 return "latents expanded to heads"
             case "indexer" | "ring":
@@ -194,8 +196,9 @@ class TransformersPlan(NamedTuple):
                 assert_never(unreachable)
 
     def _fp8_extra(self, each: Held, tokens: int) -> int:
-        """Fp8QuantizedLayer.update: the old tensors of both, K dequantized, and two fp32 copies of V."""
-        k, v = (self._rows(each, tokens) * use.heads * use.width for use in each.planes)
+        """Fp8QuantizedLayer.update: the old tensors of K and V, K dequantized, and two fp32 copies of V (of a latent and its rotary key alike)."""
+        k, *rest = (self._rows(each, tokens) * use.heads * use.width for use in each.planes)
+        v = sum(rest)
         return k + v + k * self.model.size_bytes + 2 * PACKINGS["fp32"].size_bytes * v
 
     def _expanded_bytes(self, each: Held, tokens: int) -> int:
@@ -280,6 +283,10 @@ def _check_deployment(options: Options) -> None:
         raise KvcalcError("transformers: the caches of assisted decoding are not modelled", hint="leave out the draft model")
 
 
+FALCON_BEFORE: Final = frozenset({"RefinedWeb", "RefinedWebModel"})
+"""Falcon under its first names, whose published code may copy K and V to every query head, as that of transformers does."""
+
+
 def _native(spec: ModelSpec, release: Release) -> list[Note]:
     """Nothing to say for a model type that the release has code for. For another, the code of the model's repository decides."""
     model_type = spec.facts.model_type
@@ -290,10 +297,10 @@ def _native(spec: ModelSpec, release: Release) -> list[Note]:
     if model_type in TRANSFORMERS_5.model_types:
         raise KvcalcError(f"transformers {release.number} has no {model_type}: it came later", hint="use --engine transformers")
     plain = all(cache.kernel == "gqa" and cache.retention == Grows() for layer in spec.layers for cache in layer.caches)
-    if not plain:
+    if not plain or model_type in FALCON_BEFORE:
         raise KvcalcError(
             f"transformers {release.number} has no code for {model_type}, and what the code of its repository caches is not known",
-            hint="use --engine vllm or ideal",
+            hint="if it shares the code of a type that transformers has, name that with --as; else use --engine vllm or ideal",
         )
     text = f"transformers {release.number} has no code for {model_type}: the code of its repository is taken to cache K and V of every token"
     return [Note(code="remote-code", text=text)]
