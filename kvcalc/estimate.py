@@ -21,7 +21,7 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
     plain = spec.plain_formula
     plain_bytes = None if plain is None else formula_bytes(plain, plan.kv_dtype, context, batch)
     beside = _formula_notes(rows, plain_bytes, context, batch) if engine.version is None else _engine_notes(rows, plan, context, options.dp)
-    notes = [*spec.notes, *plan.notes, *length_notes(spec, context), *plan.length_notes(context, batch), *beside]
+    notes = [*spec.notes, *plan.notes, *length_notes(spec, plan, context), *plan.length_notes(context, batch), *beside]
     return Estimate(
         model=model_info(spec, name, source),
         engine=engine.name,
@@ -35,7 +35,7 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
         request_bytes=plan.resident_bytes(context, 1),
         token_bytes=plan.token_bytes(context),
         fixed_bytes=plan.fixed_bytes(),
-        formula=_formula(uses, batch, plan.resident_bytes(context, batch))
+        formula=_formula(uses, batch if plan.slots is None else 1, plan.resident_bytes(context, batch))
         if plan.pools[0].unit_bytes == 1
         else _product(plan.need(context)[0], plan.pools[0].unit_bytes, batch),
         plain_formula=plain,
@@ -99,9 +99,10 @@ def _product(*factors: str | int) -> str:
     return " x ".join(factor if isinstance(factor, str) else f"{factor:,}" for factor in factors)
 
 
-def length_notes(spec: ModelSpec, context: int) -> list[Note]:
+def length_notes(spec: ModelSpec, plan: Plan, context: int) -> list[Note]:
+    """Whether the context is more than the model is made for; not of what several slots have together."""
     own = spec.facts.max_context
-    if own is None or context <= own:
+    if own is None or context <= own or (plan.slots or 1) > 1:
         return []
     return [Note(code="context", text=f"{context:,} tokens are more than the {own:,} that the model is made for")]
 

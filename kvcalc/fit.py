@@ -218,9 +218,9 @@ def answer(question: Question) -> Fit:
     usable = max(0, blocks - plan.reserved)
     need = plan.need(asked.context)[0]
     longest = largest(lambda tokens: plan.need(tokens)[0] <= usable, _longest_asked(spec, asked.context))
-    fits = asked.batch * need <= usable
+    fits = _units(plan, asked.context, asked.batch) <= usable
     held = plan.capacity(blocks, asked.context)
-    whole = usable // need if need else 0
+    whole = _whole(plan, usable, asked.context)
     limit = _limit(question, budgeted, plan, whole)
     served = min(asked.context, longest)
     utilization = None if question.utilization is None else str(question.utilization)
@@ -248,11 +248,13 @@ def answer(question: Question) -> Fit:
             block_tokens=pool.unit_rows,
             block_bytes=pool.unit_bytes,
             request_bytes=need * pool.unit_bytes,
+            slots=plan.slots,
         ),
         capacity_range=Range(
-            low=max(0, ends.low // pool.unit_bytes - plan.reserved) // max(need, 1), high=max(0, ends.high // pool.unit_bytes - plan.reserved) // max(need, 1)
+            low=_whole(plan, max(0, ends.low // pool.unit_bytes - plan.reserved), asked.context),
+            high=_whole(plan, max(0, ends.high // pool.unit_bytes - plan.reserved), asked.context),
         ),
-        totals=Totals(requests=options.dp * whole, tokens=options.dp * whole * asked.context),
+        totals=Totals(requests=options.dp * whole, tokens=options.dp * _length(plan, usable, asked.context).tokens),
         fits=fits,
         lacking_bytes=0 if fits else _wanted_bytes(plan, asked) - budgeted.left,
         limited_by=limit,
@@ -265,7 +267,7 @@ def answer(question: Question) -> Fit:
             *question.notes,
             *plan.notes,
             *budgeted.notes,
-            *length_notes(spec, asked.context),
+            *length_notes(spec, plan, asked.context),
             *_scheduler_notes(limit, plan),
             *([] if named is None or not command else [_checkpoint_note(asked, named)]),
         ),
@@ -358,7 +360,7 @@ def _lesser_questions(question: Question, found: Fit) -> Iterator[_Lever]:
     asked = question.asked
     plan = question.engine.plan(question.spec, question.options)
     usable = max(0, found.capacity.blocks - plan.reserved)
-    longest = largest(lambda tokens: asked.batch * plan.need(tokens)[0] <= usable, asked.context)
+    longest = largest(lambda tokens: _units(plan, tokens, asked.batch) <= usable, asked.context)
     if 0 < longest < asked.context:
         yield _Lever("asked", 0, "shorter requests", f"--context {longest}", lambda old: old._replace(asked=asked._replace(context=longest)))
     held = next(row.requests for row in found.lengths if row.context == found.context)
@@ -486,9 +488,27 @@ def _lengths(spec: ModelSpec, context: int) -> list[int]:
 
 def _length(plan: Plan, usable: int, tokens: int) -> LengthRow:
     """What a server that takes requests of up to so many tokens holds of them."""
+    requests = _whole(plan, usable, tokens)
+    together = requests * tokens if plan.slots is None else plan.capacity(usable, tokens).tokens
+    return LengthRow(context=tokens, requests=requests, tokens=together, request_bytes=plan.need(tokens)[0] * plan.pools[0].unit_bytes)
+
+
+def _units(plan: Plan, tokens: int, batch: int) -> int:
+    """Units of the pool that a batch holds. Raises KvcalcError for one of more requests than there are slots."""
     need = plan.need(tokens)[0]
-    requests = usable // need if need else 0
-    return LengthRow(context=tokens, requests=requests, tokens=requests * tokens, request_bytes=need * plan.pools[0].unit_bytes)
+    if plan.slots is None:
+        return batch * need
+    if batch > plan.slots:
+        raise KvcalcError(f"{batch:,} requests at once want as many slots, and there are {plan.slots:,}", hint=f"use --max-seqs {batch} or more")
+    return need
+
+
+def _whole(plan: Plan, usable: int, tokens: int) -> int:
+    """Whole requests that so many units hold at once."""
+    need = plan.need(tokens)[0]
+    if plan.slots is not None:
+        return plan.slots if need <= usable else 0
+    return usable // need if need else 0
 
 
 def _limit(question: Question, budgeted: Budget, plan: Plan, requests: int) -> Literal["kv_bytes", "max_seqs", "weights"]:
@@ -505,7 +525,7 @@ def _scheduler_notes(limit: str, plan: Plan) -> list[Note]:
 
 def _wanted_bytes(plan: Plan, asked: Asked) -> int:
     """The KV budget of one GPU that holds the batch."""
-    return (asked.batch * plan.need(asked.context)[0] + plan.reserved) * plan.pools[0].unit_bytes
+    return (_units(plan, asked.context, asked.batch) + plan.reserved) * plan.pools[0].unit_bytes
 
 
 # Free memory divided by the plain formula

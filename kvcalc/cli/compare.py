@@ -14,7 +14,6 @@ from kvcalc.cli.options import (
     check_owned,
     check_together,
     complete_model,
-    length_for,
     options_of,
     with_options,
 )
@@ -62,7 +61,7 @@ def compare(
                 found.weighed() if weighed else found.spec,
                 rules,
                 with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed),
-                Asked(found.name, found.source, found.served_as, length_for(found, length), batch),
+                Asked(found.name, found.source, found.served_as, length, batch),
                 info,
                 kv_bytes=kv_mem,
                 utilization=utilization_of(typed, rules.name),

@@ -25,8 +25,10 @@ def estimate(
     one_form(as_json=as_json, quiet=quiet)
     rules, typed = find_engine(engine), call.params
     check_owned(typed, (rules.name,))
-    found, length = find_model(typed, context)
-    options = options_of(typed, None if typed["gpu"] is None else find_gpu_named(typed["gpu"]).device(), rules.name)
+    device = None if typed["gpu"] is None else find_gpu_named(typed["gpu"]).device()
+    memory = None if device is None or len(set(device.memory_sizes)) != 1 else device.memory_sizes[0] * typed["tp"] * typed["pp"]
+    found, length = find_model(typed, context, rules.name, memory)
+    options = options_of(typed, device, rules.name)
     result = compute(found.spec, rules, options, name=found.name, source=found.source, context=length, batch=batch)
     if as_json:
         print(result.to_json())

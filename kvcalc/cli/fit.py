@@ -111,7 +111,8 @@ def fit(
 
     if every_preset:
         return _fit_presets(answer, context, name_filter, as_json=as_json, quiet=quiet)
-    result = answer(*find_model(typed, context))
+    memory = None if info.memory_bytes is None else info.memory_bytes * tp * typed["pp"]
+    result = answer(*find_model(typed, context, rules.name, memory))
     if as_json:
         print(result.to_json())
     elif quiet:

@@ -230,23 +230,34 @@ def check_together(why: str, one: int | None, others: Mapping[str, object]) -> N
         raise typer.BadParameter(f"{why}: {given[0]} has nothing to say beside it")
 
 
-def find_model(typed: Mapping[str, Any], context: int | None) -> "tuple[FoundModel, int]":
-    """The model that is asked about, and the length of its requests."""
+def find_model(typed: Mapping[str, Any], context: int | None, engine: str, total_bytes: int | None) -> "tuple[FoundModel, int]":
+    """The model that is asked about, and the length of its requests, on an engine and GPUs of so much memory together."""
     from kvcalc.catalog import load_model, model_from_shape
 
     model, shape = typed["model"], (typed["layers"], typed["kv_heads"], typed["head_dim"])
     if model is not None and shape == (None, None, None):
         found = load_model(model, typed["revision"], typed["as_model_type"])
-        return found, length_for(found, context)
+        return found, length_for(found, context, engine, total_bytes)
     layers, kv_heads, head_dim = shape
     if model is None and layers is not None and kv_heads is not None and head_dim is not None:
         return model_from_shape(layers, kv_heads, head_dim), CONTEXT_WITHOUT_MODEL if context is None else context
     raise typer.BadParameter("give --model MODEL, or --layers, --kv-heads and --head-dim together in its place")
 
 
-def length_for(found: "FoundModel", context: int | None) -> int:
-    """The length that is asked about: the model's own maximum where nothing is said. Raises KvcalcError where it states none."""
-    length = found.spec.facts.max_context if context is None else context
+def length_for(found: "FoundModel", context: int | None, engine: str, total_bytes: int | None) -> int:
+    """The length that is asked about: where nothing is said the model's own maximum, or under Ollama what it takes on GPUs of so much memory together.
+
+    Raises KvcalcError where neither is known.
+    """
+    if context is not None:
+        return context
+    if engine == "ollama":
+        from kvcalc.engines.ollama import default_context
+
+        if total_bytes is None:
+            raise KvcalcError("the context that Ollama takes follows from the memory of the GPUs, which is not known", hint="state --context, or --gpu")
+        return default_context(total_bytes, found.spec.facts.max_context)
+    length = found.spec.facts.max_context
     if length is None:
         raise KvcalcError(f"{found.name} states no maximum context", hint="say how many tokens with --context")
     return length

@@ -5,7 +5,7 @@ from typing import Final
 from kvcalc.engines.base import Engine
 from kvcalc.errors import ExitCode, KvcalcError
 
-ENGINES: Final = ("ideal", "vllm", "transformers")
+ENGINES: Final = ("ideal", "transformers", "vllm", "llama.cpp", "ollama")
 
 
 def find_engine(text: str) -> Engine:
@@ -20,6 +20,14 @@ def find_engine(text: str) -> Engine:
             from kvcalc.engines.vllm.versions import find_version
 
             return VllmEngine(find_version(release)) if at else NEWEST_VLLM
+        case "transformers":
+            from kvcalc.engines.transformers import TRANSFORMERS, TransformersEngine, find_release
+
+            return TransformersEngine(find_release(release)) if at else TRANSFORMERS
+        case _ if name not in ENGINES:
+            raise KvcalcError(f"unknown engine {text[:40]!r}", hint=f"known: {', '.join(ENGINES)}", code=ExitCode.USAGE)
+        case _ if at:
+            raise KvcalcError(f"{name} has no releases to choose from here", hint="leave out the @", code=ExitCode.USAGE)
         case "llama.cpp":
             from kvcalc.engines.llamacpp import LLAMACPP
 
@@ -28,15 +36,7 @@ def find_engine(text: str) -> Engine:
             from kvcalc.engines.ollama import OLLAMA
 
             return OLLAMA
-        case "transformers":
-            from kvcalc.engines.transformers import TRANSFORMERS, TransformersEngine, find_release
-
-            return TransformersEngine(find_release(release)) if at else TRANSFORMERS
-        case "ideal":
+        case _:
             from kvcalc.engines.ideal import IDEAL
 
-            if at:
-                raise KvcalcError("the formula (ideal) has no releases to choose from", hint="leave out the @", code=ExitCode.USAGE)
             return IDEAL
-        case _:
-            raise KvcalcError(f"unknown engine {text[:40]!r}", hint=f"known: {', '.join(ENGINES)}", code=ExitCode.USAGE)

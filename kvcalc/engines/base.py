@@ -210,6 +210,10 @@ class Plan(Protocol):
         """Units of the pool that no request can use."""
 
     @property
+    def slots(self) -> int | None:
+        """Requests that share one cache of fixed size, which `need` then is about; None where each holds units of its own."""
+
+    @property
     def max_requests(self) -> int | None:
         """Requests that the scheduler runs at once, however much memory there is; None where it sets no bound."""
 

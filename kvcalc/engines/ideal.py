@@ -95,6 +95,10 @@ class IdealPlan(NamedTuple):
         return 0
 
     @property
+    def slots(self) -> int | None:
+        return None
+
+    @property
     def max_requests(self) -> int | None:
         return None
 

@@ -88,6 +88,10 @@ class OllamaPlan(NamedTuple):
         return self.server.reserved
 
     @property
+    def slots(self) -> int | None:
+        return self.server.slots
+
+    @property
     def max_requests(self) -> int | None:
         return self.server.max_requests
 
@@ -96,6 +100,9 @@ class OllamaPlan(NamedTuple):
 
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
         return self.child(tokens).beside(self.cells(tokens), tokens)
+
+    def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:
+        return self.child(tokens).length_notes(self.cells(tokens), batch)
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (nothing states a budget)
         """A Modelfile, below what the server needs in its environment. Empty for an encoder-decoder, which llama-server does not run."""

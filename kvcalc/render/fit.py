@@ -33,12 +33,14 @@ def render_fit(result: Fit, console: Console) -> None:
     _lengths(result).print(console)
     if result.division is not None:
         console.print()
-        console.print(_division(result, result.division), highlight=False)
+        if result.capacity.slots is None:
+            console.print(_division(result, result.division), highlight=False)
         if result.division.differences:
             _differences(result.division).print(console)
     for command in result.commands.values():
         console.print()
-        console.print(printable(command), highlight=False, markup=False, soft_wrap=True)  # one line, to be copied
+        for line in command.splitlines():
+            console.print(printable(line), highlight=False, markup=False, soft_wrap=True)  # as it is, to be copied
     notes(console, result.notes)
 
 
@@ -88,6 +90,9 @@ def _changes(result: Fit) -> Grid:
 def _verdict(result: Fit) -> str:
     name, held = printable(result.model.name), next(row.requests for row in result.lengths if row.context == result.context)
     where = "" if result.parallel.dp == 1 else " in each replica"
+    if result.fits and result.capacity.slots is not None:
+        slots = result.capacity.slots
+        return f"{name}: {slots:,} slot{'' if slots == 1 else 's'} with {result.capacity.tokens:,} tokens together fit{'s' if slots == 1 else ''}{where}"
     if result.fits:
         return f"{name}: {_requests(held)} of {result.context:,} tokens fit{'s' if held == 1 else ''}{where}"
     if result.limited_by == "weights":
@@ -144,8 +149,9 @@ def _pool(result: Fit) -> Grid:
     if held.block_bytes > 1:
         table.add("blocks", f"{held.blocks:,}")
         table.add(f"one block ({held.block_tokens:,} tokens)", f"{held.block_bytes:,} B")
-    table.add(f"one request of {result.context:,} tokens", f"{in_unit(held.request_bytes, unit)} {unit}")
-    table.add("longest single request", f"{held.max_context:,} tokens")
+    whole = "one request" if held.slots is None else "the cache"
+    table.add(f"{whole} of {result.context:,} tokens", f"{in_unit(held.request_bytes, unit)} {unit}")
+    table.add("longest single request" if held.slots is None else "largest context", f"{held.max_context:,} tokens")
     table.add(f"as {result.engine} says: requests", f"{held.requests:,.2f}")
     table.add(f"as {result.engine} says: tokens", f"{held.tokens:,}")
     if "kv_bytes" in result.memory_range:
@@ -158,7 +164,8 @@ def _pool(result: Fit) -> Grid:
 
 def _lengths(result: Fit) -> Grid:
     unit = binary_unit(max(row.request_bytes for row in result.lengths))
-    table = Grid(left=[], right=["requests of", "fit", "tokens together", f"{unit}/request"])
+    heads = ["requests of", "fit", "tokens together", f"{unit}/request"] if result.capacity.slots is None else ["context", "slots", "tokens together", unit]
+    table = Grid(left=[], right=heads)
     for row in result.lengths:
         table.add(f"{row.context:,}", f"{row.requests:,}", f"{row.tokens:,}", in_unit(row.request_bytes, unit))
     return table

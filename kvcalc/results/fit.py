@@ -57,7 +57,8 @@ class Change(Frozen):
 class CapacityInfo(Frozen):
     """What one replica holds. `requests` of the asked context at once, as the engine reports it (it may count blocks that no request can use), and
     the `tokens` in them; `max_context`: the longest single request; `blocks` of `block_bytes` on the GPU that binds, each for `block_tokens`;
-    `request_bytes`: one request of the context there.
+    `request_bytes`: one request of the context there. `slots`: so many requests share one cache of fixed size, which all this is then about (llama.cpp);
+    None where each holds blocks of its own.
     """
 
     requests: float
@@ -67,6 +68,7 @@ class CapacityInfo(Frozen):
     block_tokens: int
     block_bytes: int
     request_bytes: int
+    slots: int | None
 
 
 class LengthRow(Frozen):

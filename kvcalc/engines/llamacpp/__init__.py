@@ -195,6 +195,9 @@ class LlamaCppPlan(NamedTuple):
             for plane in share.declared.planes
         )
 
+    def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:  # noqa: ARG002 (an engine's word, and slots hold the same at all times)
+        return ()
+
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (no flag states a budget)
         """Empty for an encoder-decoder, which llama-server does not run."""
         if not self.served:

@@ -83,6 +83,10 @@ class TransformersPlan(NamedTuple):
         return 0
 
     @property
+    def slots(self) -> int | None:
+        return None
+
+    @property
     def max_requests(self) -> int | None:
         return None
 

@@ -67,6 +67,10 @@ class VllmPlan:
         return 1 if self.version.packs_groups else 0
 
     @property
+    def slots(self) -> int | None:
+        return None
+
+    @property
     def max_requests(self) -> int | None:
         return self.batch.seqs
 
