@@ -53,6 +53,8 @@ ENGINE_DTYPES: Final = {
     "fp8_per_token_head": (_FP8, _FP8),
     "int8_per_token_head": (PACKINGS["int8"], PACKINGS["int8"]),
     "int4_per_token_head": (_INT4, _INT4),
+    "fp4_mx_block16": (_NVFP4, _NVFP4),
+    "mxfp8": (_FP8, _FP8),
     "nvfp4_4over6": (_NVFP4, _NVFP4),
     "nvfp4_ds_mla": (_NVFP4, _NVFP4),
     "turboquant_k8v4": (_FP8, _INT4),
