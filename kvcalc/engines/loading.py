@@ -20,6 +20,16 @@ def loaded_shares(spec: WeighedModel, options: Options, step: tuple[int, int] = 
     return Loaded(weights - (draft if options.draft is None else 0), draft, lora)
 
 
+def loaded_apart(spec: WeighedModel, options: Options, roles: frozenset[str], tp: int) -> Loaded:
+    """The same where requests are dealt out to groups of `tp` GPUs, each of which holds the tensors of these roles whole (attention data parallelism)."""
+    apart = tuple(tensor for tensor in spec.tensors if tensor.role in roles and tensor.part != "tower")
+    rest = tuple(tensor for tensor in spec.tensors if tensor not in apart)
+    if not apart or not rest:
+        return loaded_shares(spec, options)
+    shares = [loaded_shares(spec.model_copy(update={"tensors": tensors}), options._replace(tp=part)) for tensors, part in ((apart, tp), (rest, options.tp))]
+    return Loaded(*(sum(sizes) for sizes in zip(*shares, strict=True)))
+
+
 def _stage_weights(spec: WeighedModel, options: Options, step: tuple[int, int]) -> list[int]:
     untold = spec.untold or (None if spec.tensors else "the weights of this model are not known tensor by tensor")
     if untold is not None and not (spec.tensors and not options.towers):
