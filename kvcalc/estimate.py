@@ -78,7 +78,8 @@ def _formula(uses: Sequence[LayerUse], batch: int, size_bytes: int) -> str:
     terms = [_term(use) for use in uses if use.rows and use.planes]
     whole = " + ".join(terms) if terms else "0"
     shared = size_bytes - batch * sum(use.layers * use.rows * sum(plane.row_bytes for plane in use.planes) for use in uses)
-    return _product(f"({whole})" if len(terms) > 1 else whole, batch) + (f" + {shared:,}" if shared else "")
+    sign = "+" if shared > 0 else "-"
+    return _product(f"({whole})" if len(terms) > 1 else whole, batch) + (f" {sign} {abs(shared):,}" if shared else "")
 
 
 def _term(use: LayerUse) -> str:

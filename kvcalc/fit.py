@@ -233,7 +233,7 @@ def answer(question: Question) -> Fit:
         engine=engine.name,
         engine_version=engine.version,
         gpu=question.gpu,
-        gpus=options.tp * options.pp * options.dp,
+        gpus=options.gpus,
         parallel=Parallel(tp=options.tp, pp=options.pp, dp=options.dp, dcp=options.dcp),
         context=asked.context,
         batch=asked.batch,
@@ -535,7 +535,7 @@ def _division(spec: ModelSpec, plan: Plan, options: Options, kv_bytes: int, cont
     plain = spec.plain_formula
     if plain is None:
         return None
-    free = kv_bytes * options.tp * options.pp
+    free = kv_bytes * options.gpus // options.dp
     by_formula = formula_bytes(plain, plan.kv_dtype, context, 1)
     by_engine = plan.total_bytes(context, 1) // options.dp
     differences = _differences(spec, plan, options, context, by_formula=by_formula, by_engine=by_engine)

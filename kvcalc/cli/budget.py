@@ -98,14 +98,21 @@ def gpu_and_device(typed: Mapping[str, Any], needed: int) -> "tuple[GpuInfo, Dev
     return GpuInfo(name=card.name, memory_bytes=memory_bytes, memory_by=memory_by), card.device(gpu_mem)
 
 
+def deployed_gpus(typed: Mapping[str, Any], tp: int) -> int:
+    """GPUs in all, of which `tp` share the heads."""
+    return int(tp * typed["pp"] * (1 if typed["enable_dp_attention"] else typed["dp"]))
+
+
 def shared_heads(typed: Mapping[str, Any]) -> int:
     """GPUs that share the heads: as many as there are where nothing is said of how they share the work."""
     gpus, tp, pp, dp = typed["gpus"], typed["tp"], typed["pp"], typed["dp"]
-    if gpus is None or gpus == tp * pp * dp:
+    needed = deployed_gpus(typed, tp)
+    if gpus is None or gpus == needed:
         return int(tp)
     if (tp, pp, dp) == (1, 1, 1):
         return int(gpus)
-    raise typer.BadParameter(f"--gpus {gpus} are not --tp {tp} x --pp {pp} x --dp {dp} = {tp * pp * dp}")
+    replicas = "" if typed["enable_dp_attention"] else f" x --dp {dp}"
+    raise typer.BadParameter(f"--gpus {gpus} are not --tp {tp} x --pp {pp}{replicas} = {needed}")
 
 
 def quantization_named(name: str | None) -> "Named | None":

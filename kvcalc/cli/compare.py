@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from kvcalc.cli.budget import BUDGET, checkpoint_of, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.cli.budget import BUDGET, checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
 from kvcalc.cli.options import (
     CONTEXT_WITHOUT_MODEL,
     DEPLOYMENT,
@@ -48,7 +48,7 @@ def compare(
     check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
     has_budget = kv_mem is not None or typed["gpu_mem"] is not None or typed["gpu"] is not None
     tp = shared_heads(typed)
-    info, device = gpu_and_device(typed, tp * typed["pp"] * typed["dp"]) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
+    info, device = gpu_and_device(typed, deployed_gpus(typed, tp)) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
     models = [load_model(name) for name in names]
     own = [found.spec.facts.max_context for found in models]
     length = min((CONTEXT_WITHOUT_MODEL, *(tokens for tokens in own if tokens is not None))) if context is None else context

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
 from kvcalc.cli.options import (
     CONTEXT_WITHOUT_MODEL,
     COUNT,
@@ -81,7 +81,7 @@ def fit(
     tp = shared_heads(typed)
     if min_gpus and (typed["gpus"] is not None or (tp, typed["pp"]) != (1, 1)):
         raise typer.BadParameter("--min-gpus finds how many GPUs it takes: leave out --gpus, --tp and --pp")
-    info, device = gpu_and_device(typed, tp * typed["pp"] * typed["dp"])
+    info, device = gpu_and_device(typed, deployed_gpus(typed, tp))
     drafter = _drafter(draft, draft_tokens, typed["mtp"])
     options = with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed)._replace(
         draft=None if drafter is None else drafter.weighed(),

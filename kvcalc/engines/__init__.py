@@ -5,7 +5,7 @@ from typing import Final
 from kvcalc.engines.base import Engine
 from kvcalc.errors import ExitCode, KvcalcError
 
-ENGINES: Final = ("ideal", "transformers", "vllm", "llama.cpp", "ollama")
+ENGINES: Final = ("ideal", "transformers", "vllm", "sglang", "trtllm", "llama.cpp", "ollama")
 
 
 def find_engine(text: str) -> Engine:
@@ -32,6 +32,14 @@ def find_engine(text: str) -> Engine:
             from kvcalc.engines.llamacpp import LLAMACPP
 
             return LLAMACPP
+        case "sglang":
+            from kvcalc.engines.sglang import SGLANG
+
+            return SGLANG
+        case "trtllm":
+            from kvcalc.engines.trtllm import TRTLLM
+
+            return TRTLLM
         case "ollama":
             from kvcalc.engines.ollama import OLLAMA
 

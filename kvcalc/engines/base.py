@@ -72,6 +72,11 @@ class Options(NamedTuple):
     mamba_ratio: Decimal | None = None
     dp_attention: bool = False
 
+    @property
+    def gpus(self) -> int:
+        """In all replicas. Requests that are split among the GPUs of one replica (`dp_attention`) need no others."""
+        return self.tp * self.pp * (1 if self.dp_attention else self.dp)
+
 
 OPTION_FLAGS: Final = {
     "device": "--gpu",

@@ -29,7 +29,7 @@ DTYPES: Final = {"fp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "nvfp4"}
 """kv_cache_config.dtype beside auto, by the name of a packing (get_cache_bytes_per_token takes no int8)."""
 OWN_MANAGER: Final = frozenset(("gemma4", "gemma4_text", "gemma3n", "gemma3n_text", "inkling", "inkling_text"))
 """Model types whose heads differ from layer to layer, which KVCacheManagerV2 alone can store (_non_hybrid_kv_cache_manager_cls, _util.py)."""
-USES: Final = frozenset(("max_batched_tokens", "max_seqs", "block_size", "prefix_caching", "enforce_eager", "dp_attention", "speculative_tokens"))
+USES: Final = frozenset(("device", "max_batched_tokens", "max_seqs", "block_size", "prefix_caching", "enforce_eager", "dp_attention", "speculative_tokens"))
 
 HELD_BY_EACH: Final = frozenset(("attention", "embedding", "head", "mlp"))
 """Roles of tensors that every GPU holds whole under attention DP (enable_attention_dp in tensorrt_llm/_torch/models)."""
@@ -67,6 +67,10 @@ class TrtllmPlan:
     @property
     def reserved(self) -> int:
         return 0
+
+    @property
+    def slots(self) -> int | None:
+        return None
 
     @property
     def max_requests(self) -> int | None:
@@ -108,6 +112,9 @@ class TrtllmPlan:
                 case unreachable:
                     assert_never(unreachable)
         return (("windows kept at full length", self.options.tp * whole),) if whole else ()
+
+    def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:  # noqa: ARG002 (an engine's word, and nothing is held beside the pool)
+        return ()
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:
         """A file of options for trtllm-serve, below the command that reads it."""

@@ -40,7 +40,8 @@ def render_fit(result: Fit, console: Console) -> None:
     for command in result.commands.values():
         console.print()
         for line in command.splitlines():
-            console.print(printable(line), highlight=False, markup=False, soft_wrap=True)  # as it is, to be copied
+            indent = " " * (len(line) - len(line.lstrip(" ")))
+            console.print(indent + printable(line), highlight=False, markup=False, soft_wrap=True)  # as it is, to be copied
     notes(console, result.notes)
 
 

@@ -179,6 +179,10 @@ class SglangPlan:
         return fixed + ceil(self.states.slot_bytes * (1 + self.states.drafts) * (1 + self.states.ratio) / self.states.ratio)
 
     @property
+    def slots(self) -> int | None:
+        return None
+
+    @property
     def max_requests(self) -> int | None:
         running = self._running
         return running if self.states is None or self.states.fixed is None else min(running, self.states.fixed // self.states.slots)
@@ -291,6 +295,9 @@ class SglangPlan:
                 found[cause] += layers * (rows - padding - own) * row_bytes
                 found["rows in a form of its own"] += layers * min(own, tokens) * gpus * (kept.row_bytes - kept.plain_bytes)
         return tuple((cause, size) for cause, size in found.items() if size)
+
+    def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:  # noqa: ARG002 (an engine's word, and nothing is held beside the pool)
+        return ()
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:
         return serve_command(self.options, model, context, max_tokens=None if kv_bytes is None else self.total_tokens(kv_bytes), part=utilization)
