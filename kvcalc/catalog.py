@@ -19,6 +19,7 @@ from kvcalc.presets import SpecFile, first_error
 from kvcalc.units import format_bytes
 
 if TYPE_CHECKING:  # a preset does without
+    from kvcalc.gguf import Header as GgufHeader
     from kvcalc.safetensors import Header
     from kvcalc.tensors import WeighedModel
 
@@ -28,6 +29,7 @@ MAX_INDEX_BYTES: Final = 64 << 20
 """An index has a line of about 100 bytes for each tensor: those of the largest mixtures of experts take some 15 MB."""
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_HUB_GGUF: Final = re.compile(rf"(?P<repo>{_HUB_ID.pattern}):(?P<file>(?!/)[\w. +/-]{{1,200}}\.gguf)", re.ASCII)
 _SPEC_SUFFIXES: Final = (".yaml", ".yml")
 
 
@@ -63,26 +65,29 @@ class Model(NamedTuple):
 
 
 def load_model(text: str, revision: str | None = None, as_model_type: str | None = None) -> Model:
-    """The model that `text` names: a preset or alias, a file or folder, or a Hub id (`revision` counts for that alone).
+    """The model that `text` names: a preset or alias, a file or folder, a Hub id, or a GGUF file on the Hub (`revision` counts for these two alone).
 
     `as_model_type` reads a config.json as if it named that model type.
 
     Raises KvcalcError: not found, unreadable, unknown architecture (exit 3); gated or unreachable (exit 4).
     """
-    if revision is not None and _HUB_ID.fullmatch(text) is None:
+    on_hub = _HUB_GGUF.fullmatch(text)
+    if revision is not None and on_hub is None and _HUB_ID.fullmatch(text) is None:
         raise KvcalcError(f"--revision goes with a Hub id, not with {text[:60]!r}", code=ExitCode.USAGE)
     preset = find_preset(text)
-    if as_model_type is not None and (preset is not None or text.endswith(_SPEC_SUFFIXES)):
+    if as_model_type is not None and (preset is not None or text.endswith((*_SPEC_SUFFIXES, ".gguf"))):
         raise KvcalcError(f"--as goes with a config.json, not with {text[:60]!r}", code=ExitCode.USAGE)
     if preset is not None:
         return model_of(preset)
     path = Path(text).expanduser()
     if revision is None and _exists(path):
         return _from_path(path, as_model_type)
-    if _HUB_ID.fullmatch(text):
+    if on_hub is not None:
+        return _gguf_from_hub(on_hub["repo"], on_hub["file"], revision)
+    if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
         return _from_hub(text, revision, as_model_type)
-    if text.startswith((".", "/", "~")) or text.endswith((".json", *_SPEC_SUFFIXES)):
-        raise KvcalcError(f"no file or folder {text[:200]!r}")
+    if text.startswith((".", "/", "~")) or text.endswith((".gguf", ".json", *_SPEC_SUFFIXES)):
+        raise KvcalcError(f"no file or folder {text[:200]!r}", hint="a GGUF file on the Hub is written owner/name:file.gguf" if text.endswith(".gguf") else "")
     raise _unknown(text)
 
 
@@ -158,11 +163,16 @@ def _from_path(path: Path, as_model_type: str | None) -> Model:
     if path.is_dir():
         config = path / "config.json"
         if not _exists(config):
-            raise KvcalcError(f"folder {str(path)!r} has no config.json", hint="name the folder that holds the model's config.json, or a spec YAML")
+            hint = _gguf_hint(sorted(str(file) for file in path.glob("*.gguf"))) or "name the folder that holds the model's config.json, or a spec YAML"
+            raise KvcalcError(f"folder {str(path)!r} has no config.json", hint=hint)
         return _from_config(config, path.resolve().name, as_model_type)
     if path.suffix in _SPEC_SUFFIXES:
         spec = _read_spec(path)
         return Model(spec.name, str(path), spec.spec(), spec.hub[0] if spec.hub else spec.name, weight_fields=spec.config)
+    if path.suffix == ".gguf" or _begins_as_gguf(path):
+        if as_model_type is not None:
+            raise KvcalcError(f"--as goes with a config.json, not with {str(path)[:60]!r}", code=ExitCode.USAGE)
+        return _from_gguf(path)
     return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem, as_model_type)
 
 
@@ -260,7 +270,8 @@ def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Mod
         spec = preset.spec()
         return Model(repo, f"preset {preset.name}", spec.model_copy(update={"notes": (*spec.notes, note)}), repo)
     if path is None:
-        raise KvcalcError(f"{repo} has no config.json", hint="a GGUF or adapter repository has none: name the base model")
+        hint = _gguf_hint([f"{repo}:{name}" for name in _first_parts(repo, revision)])
+        raise KvcalcError(f"{repo} has no config.json", hint=hint or "a GGUF or adapter repository has none: name the base model")
     fields = _read_json(path, f"config.json of {repo}")
     quant, notes = _quant_file(repo, commit=path.parent.name) if asks_for_quant_file(fields) else (None, ())
     at = "" if revision is None else f"@{revision}"
@@ -281,6 +292,139 @@ def _quant_file(repo: str, commit: str) -> tuple[Mapping[str, Any] | None, tuple
         text = f"whether {repo} has a hf_quant_config.json, which can name a KV dtype, could not be found out: {error.message}"
         return None, (Note(code="quant-file", text=text),)
     return (None if path is None else _read_json(path, f"hf_quant_config.json of {repo}")), ()
+
+
+# GGUF files
+
+_GGUF_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+_FIRST_READ_BYTES: Final = 1 << 20
+"""What is read first of a GGUF file: the vocabulary makes most headers longer, so twice as much follows until one is whole."""
+_PART_READ_BYTES: Final = 64 << 10
+"""The same of the parts behind the first one, which have no vocabulary."""
+_MOST_ASKED_BYTES: Final = 4 << 20
+"""What one request to the Hub is for at most: it must be answered within seconds."""
+_MAX_PARTS: Final = 512
+"""More parts than any model has: Kimi-K2 in 16 bits has 45."""
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    """Whether a file is one in spite of its name (Ollama's blobs have none)."""
+    from kvcalc.gguf import MAGIC
+
+    if path.suffix == ".json":
+        return False
+    with _opened(path, str(path)) as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _from_gguf(path: Path) -> Model:
+    from kvcalc.families.gguf import read_gguf
+
+    shown = str(path)
+    headers: list[GgufHeader] = []
+    absent = 0
+    for number, name in enumerate(_gguf_parts(path.name, shown, headers)):
+        part = path.with_name(name)
+        if number and not _exists(part):
+            absent += 1
+            continue
+        headers.append(_local_gguf(part, _PART_READ_BYTES if number else _FIRST_READ_BYTES))
+    return Model(_gguf_stem(path.name), shown, read_gguf(headers, shown, absent), shown)
+
+
+def _gguf_parts(name: str, shown: str, headers: "list[GgufHeader]") -> Iterator[str]:
+    """The names of all parts of a GGUF file, first its own: how many there are is asked once the first one stands in `headers`.
+
+    Raises KvcalcError where `name` is not the first of them, or is not named so that the others can be found.
+    """
+    yield name
+    keys = headers[0].keys
+    number, count = keys.get("split.no", 0), keys.get("split.count", 0)
+    if not isinstance(number, int) or not isinstance(count, int) or not 0 <= count <= _MAX_PARTS:
+        raise KvcalcError(f"{shown}: split.no and split.count are no numbers of parts")
+    if count <= 1:
+        return
+    match = _GGUF_PART.fullmatch(name)
+    if number:
+        first = f": name the first, {match['stem']}-00001-of-{match['count']}.gguf" if match else ""
+        raise KvcalcError(f"{shown} is part {number + 1} of {count}", hint=f"only the first part describes the model{first}")
+    if match is None or int(match["number"]) != 1 or int(match["count"]) != count:
+        raise KvcalcError(f"{shown} is the first of {count} parts, and its name does not tell theirs", hint=f"name it NAME-00001-of-{count:05}.gguf again")
+    yield from (f"{match['stem']}-{each:05}-of-{count:05}.gguf" for each in range(2, count + 1))
+
+
+def _gguf_stem(name: str) -> str:
+    match = _GGUF_PART.fullmatch(name)
+    return name.removesuffix(".gguf") if match is None else match["stem"]
+
+
+def _local_gguf(path: Path, first: int) -> "GgufHeader":
+    from kvcalc.gguf import grown
+
+    shown = str(path)
+    with _opened(path, shown) as file:
+        file_bytes = os.fstat(file.fileno()).st_size
+        held = bytearray()
+
+        def read(length: int) -> tuple[bytes, int]:
+            held.extend(file.read(length - len(held)))
+            return bytes(held), file_bytes
+
+        return grown(read, first, shown)
+
+
+def _gguf_from_hub(repo: str, name: str, revision: str | None) -> Model:
+    """The header of a GGUF file, or of all parts, by requests for their beginnings; a file in the cache is read there."""
+    from kvcalc.families.gguf import read_gguf
+    from kvcalc.hub import locate
+
+    found = locate(repo, name, revision)
+    if found is None:
+        hint = _gguf_hint([f"{repo}:{file}" for file in _first_parts(repo, revision)])
+        raise KvcalcError(f"{repo} has no file {name}", hint=hint or "check the spelling")
+    if isinstance(found, Path):
+        model = _from_gguf(found)
+        return model._replace(source=f"{repo}:{name} in the Hub's cache", served_as=f"{repo}/{name}")
+    shown, folder = f"{repo}:{name}", name.rpartition("/")[0]
+    headers: list[GgufHeader] = []
+    for number, part in enumerate(_gguf_parts(name.rpartition("/")[2], shown, headers)):
+        headers.append(_hub_gguf(repo, f"{folder}/{part}" if folder else part, found.commit, _PART_READ_BYTES if number else _FIRST_READ_BYTES))
+    return Model(_gguf_stem(name.rpartition("/")[2]), f"{shown} at {found.commit[:7]}", read_gguf(headers, shown), f"{repo}/{name}")
+
+
+def _hub_gguf(repo: str, name: str, commit: str, first: int) -> "GgufHeader":
+    from kvcalc.gguf import grown
+    from kvcalc.hub import fetch_part
+
+    shown = f"{repo}:{name}"
+    held = bytearray()
+
+    def read(length: int) -> tuple[bytes, int | None]:
+        while True:
+            wanted = min(length - len(held), _MOST_ASKED_BYTES)
+            part = fetch_part(repo, name, commit, start=len(held), length=wanted)
+            if part is None:
+                raise KvcalcError(f"{repo} has no file {name}", hint="it is a part of a split model, which is not there whole")
+            held.extend(part.data)
+            if len(held) == length or len(part.data) < wanted:
+                return bytes(held), part.file_bytes
+
+    return grown(read, first, shown)
+
+
+def _first_parts(repo: str, revision: str | None) -> list[str]:
+    """The GGUF files of a repository that describe a model: those that are not split, and the first part of those that are."""
+    from kvcalc.hub import list_files
+
+    names = list_files(repo, revision, ".gguf")
+    return [name for name in names if (match := _GGUF_PART.fullmatch(name)) is None or int(match["number"]) == 1]
+
+
+def _gguf_hint(names: list[str]) -> str:
+    """What to type where there are GGUF files, up to five of them; empty where there are none."""
+    models = [name for name in names if "mmproj" not in name.lower()] or names
+    more = f" and {len(models) - 5} more" if len(models) > 5 else ""
+    return f"it has GGUF files, name one: {', '.join(models[:5])}{more}" if models else ""
 
 
 # Checkpoint sizes

@@ -6,8 +6,9 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,26 @@ def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> 
     exist (exit 3), a file larger than `max_bytes` (exit 3), and a Hub that cannot be reached or does not answer as one (exit 4). No message
     repeats what the Hub or a proxy said.
     """
+    found = _located(repo, filename, revision, partial(_download, repo, filename, revision, max_bytes))
+    return found if isinstance(found, Path) else None
+
+
+def locate(repo: str, filename: str, revision: str | None) -> "Path | Located | None":
+    """Where a file of any size is: the path of a cached one, else the commit at which `fetch_part` reads it. Nothing is fetched. None where the repository
+    has no such file. Raises as fetch does.
+    """
+    return _located(repo, filename, revision, partial(_locate, repo, filename, revision))
+
+
+class Located(NamedTuple):
+    """A file of a repository at one commit, of that size where the Hub says."""
+
+    commit: str
+    file_bytes: int | None
+
+
+def _located(repo: str, filename: str, revision: str | None, ask: "Callable[[], Path | Located | None]") -> "Path | Located | None":
+    """What the cache knows where that is final, else what `ask` finds, else what the cache knows."""
     _quieten()
     from huggingface_hub import constants, errors, try_to_load_from_cache
 
@@ -36,7 +57,7 @@ def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> 
     if constants.is_offline_mode():
         raise _offline(repo, filename)
     try:
-        return _download(repo, filename, revision, max_bytes)
+        return ask()
     except (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise _refused(repo, revision, error) from None
     except KvcalcError:
@@ -48,25 +69,50 @@ def fetch(repo: str, filename: str, revision: str | None, *, max_bytes: int) -> 
 
 
 def _download(repo: str, filename: str, revision: str | None, max_bytes: int) -> Path | None:
-    """Asks for the size first, so that a large file is never downloaded, and once, since huggingface_hub's own look-up retries for minutes."""
-    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+    """Asks for the size first, so that a large file is never downloaded."""
+    from huggingface_hub import errors, hf_hub_download
+
+    found = _locate(repo, filename, revision)
+    if found is None:
+        with suppress(errors.RemoteEntryNotFoundError):
+            hf_hub_download(repo, filename, revision=revision, dry_run=True)  # notes the absence in the cache
+        return None
+    if isinstance(found, Path):
+        return found
+    if found.file_bytes is not None and found.file_bytes > max_bytes:
+        raise KvcalcError(f"{filename} of {repo} is larger than {format_bytes(max_bytes)}: this is no model description")
+    return Path(hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__))
+
+
+def _locate(repo: str, filename: str, revision: str | None) -> Path | Located | None:
+    """Asks once, since huggingface_hub's own look-up retries for minutes."""
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 
     try:
         url = hf_hub_url(repo, filename, revision=revision)
         found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, library_name="kvcalc", library_version=__version__)
     except errors.RemoteEntryNotFoundError:
-        with suppress(errors.RemoteEntryNotFoundError):
-            hf_hub_download(repo, filename, revision=revision, dry_run=True)  # notes the absence in the cache
         return None
     if found.commit_hash is None or found.etag is None:
         hint = "check HF_ENDPOINT, and whether a proxy stands between"
         raise KvcalcError(f"what answers for {filename} of {repo} is not a Hub", hint=hint, code=ExitCode.ENVIRONMENT)
     newest = try_to_load_from_cache(repo, filename, revision=found.commit_hash)
-    if isinstance(newest, str):
-        return Path(newest)
-    if found.size is not None and found.size > max_bytes:
-        raise KvcalcError(f"{filename} of {repo} is larger than {format_bytes(max_bytes)}: this is no model description")
-    return Path(hf_hub_download(repo, filename, revision=revision, library_name="kvcalc", library_version=__version__))
+    return Path(newest) if isinstance(newest, str) else Located(found.commit_hash, found.size)
+
+
+def list_files(repo: str, revision: str | None, ending: str) -> list[str]:
+    """The files of a repository whose names end so, sorted; none where that cannot be found out."""
+    _quieten()
+    from huggingface_hub import HfApi, constants
+
+    if constants.is_offline_mode():
+        return []
+    try:
+        api = HfApi(library_name="kvcalc", library_version=__version__)
+        found = api.model_info(repo, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT, expand=["siblings"])
+    except Exception:  # noqa: BLE001 (it only helps an error that is raised anyway; types as in fetch)
+        return []
+    return sorted(file.rfilename for file in found.siblings or () if file.rfilename.endswith(ending))
 
 
 class Part(NamedTuple):
@@ -111,14 +157,14 @@ def _ask(repo: str, filename: str, revision: str, start: int | None, length: int
             return None
         response.raise_for_status()
         skipped, file_bytes = _place(repo, filename, start, response)
-        data = b""
+        data = bytearray()
         for chunk in response.iter_raw():
             data += chunk
             if len(data) >= skipped + length:
                 break
             if time.monotonic() > deadline:
                 raise _late(repo, filename)
-    return Part(data[skipped : skipped + length], file_bytes)
+    return Part(bytes(data[skipped : skipped + length]), file_bytes)
 
 
 def _place(repo: str, filename: str, start: int | None, response: Any) -> tuple[int, int | None]:  # noqa: ANN401 (httpx or httpx2, by huggingface_hub's version)

@@ -20,7 +20,7 @@ ALLOWED = {
     "packing": {"errors"},
     "layers": set(),
     "caches": {"layers"},
-    "families": {"families", "caches", "layers", "packing", "quantizations", "tensors", "errors"},
+    "families": {"families", "caches", "gguf", "layers", "packing", "quantizations", "tensors", "units", "errors"},
     "tensors": {"layers"},
     "quantizations": {"tensors"},
     "weights": {"packing", "tensors"},
@@ -34,8 +34,9 @@ ALLOWED = {
     "listing": {"engines", "presets", "packing", "results", "errors"},
     "hub": {"__init__", "errors", "units"},
     "safetensors": {"units", "errors"},
+    "gguf": {"units", "errors"},
     "nvml": {"units", "errors"},
-    "catalog": {"families", "presets", "caches", "layers", "hub", "safetensors", "tensors", "units", "errors"},
+    "catalog": {"families", "presets", "caches", "gguf", "layers", "hub", "safetensors", "tensors", "units", "errors"},
     "render": {"render", "results", "layers", "units", "errors"},
     "cli": {
         "__init__",
@@ -76,6 +77,7 @@ PURE = {
     "listing",
     "results",
     "safetensors",
+    "gguf",
 }
 
 

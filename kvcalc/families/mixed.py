@@ -43,7 +43,7 @@ def gemma3n(config: Config) -> Decoder:
     windows = listed_windows(config, count) or [None if (layer + 1) % 5 == 0 else config.size("sliding_window") for layer in range(count)]
     cache = attention_of(config, config.kv_heads())
     layers = [Layer(caches=(cache(window),)) for window in windows]
-    return Decoder(_sharing(config, layers, windows), formula=stated_numbers(config))
+    return Decoder(sharing(config, layers, windows), formula=stated_numbers(config))
 
 
 def gemma4(config: Config) -> Decoder:
@@ -57,7 +57,7 @@ def gemma4(config: Config) -> Decoder:
     own = _per_layer_config(config, count)
     local = grouped(config, kv_heads=config.kv_heads(), head_dim=config.size("head_dim"), window=next((window for window in windows if window), None))
     layers = [Layer(caches=(local if window is not None else own(layer),)) for layer, window in enumerate(windows)]
-    return Decoder(_sharing(config, layers, windows), formula=stated_numbers(config))
+    return Decoder(sharing(config, layers, windows), formula=stated_numbers(config))
 
 
 def _per_layer_config(config: Config, count: int) -> Callable[[int], Cache]:
@@ -80,7 +80,7 @@ def _layer_index(section: Config, name: str, count: int) -> int:
     return int(name)
 
 
-def _sharing(config: Config, layers: list[Layer], windows: list[int | None]) -> tuple[Layer, ...]:
+def sharing(config: Config, layers: list[Layer], windows: list[int | None]) -> tuple[Layer, ...]:
     """The same layers, the last num_kv_shared_layers of them without caches of their own."""
     shared = config.optional("num_kv_shared_layers", minimum=0) or 0
     first = len(layers) - shared
