@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-U8, U32, I32, F32, BOOL, STRING, ARRAY, U64 = 0, 4, 5, 6, 7, 8, 9, 10
+U8, U16, U32, I32, F32, BOOL, STRING, ARRAY, U64 = 0, 2, 4, 5, 6, 7, 8, 9, 10
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q6_K": (14, 256, 210), "BF16": (30, 1, 2)}
 """Number, elements and bytes of a block, of some types (gguf-py/gguf/constants.py)."""
 
@@ -48,7 +48,7 @@ def encoded(of: Of) -> bytes:
     if of.kind == ARRAY:
         inner = of.value[0].kind if of.value else I32
         return struct.pack("<IQ", inner, len(of.value)) + b"".join(map(encoded, of.value))
-    return struct.pack({U8: "<B", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?", U64: "<Q"}[of.kind], of.value)
+    return struct.pack({U8: "<B", U16: "<H", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?", U64: "<Q"}[of.kind], of.value)
 
 
 def header(
@@ -330,6 +330,7 @@ _OWN = {
     "gpt-oss": _slides,
     "granitehybrid": _granite_hybrid,
     "jamba": _jamba,
+    "kimi-k3": _kimi_linear,
     "kimi-linear": _kimi_linear,
     "lfm2": _lfm2,
     "mamba": _mamba1,

@@ -31,11 +31,12 @@ class File:
 
 @dataclass
 class Hub:
-    """Files by "owner/name/file", what was asked of them, and how many bytes of them were sent."""
+    """Files by "owner/name/file", what was asked of them, which bytes of them, and how many bytes of them were sent."""
 
     url: str
     files: dict[str, File]
     asked: list[tuple[str, str]] = field(default_factory=list)
+    ranges: list[tuple[str, str]] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
     sent_bytes: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
@@ -68,6 +69,14 @@ def part_of(file: File, wanted: str) -> tuple[int, bytes, dict[str, str]]:
     return 206, file.body[start:end], {"Content-Range": f"bytes {start}-{end - 1}/{size}", **file.headers}
 
 
+def listing(hub: Hub, path: str) -> bytes:
+    """The files of a repository, as huggingface_hub's model_info asks for them."""
+    repo = "/".join(path.partition("?")[0].split("/")[3:5])
+    names = [name.removeprefix(f"{repo}/") for name in hub.files if name.startswith(f"{repo}/")]
+    hub.asked.append(("GET", f"files of {repo}"))
+    return json.dumps({"id": repo, "siblings": [{"rfilename": name} for name in names]}).encode()
+
+
 def send(hub: Hub, to: BufferedIOBase, body: bytes, pause_s: float) -> None:
     """Sends as much as the client takes, in pieces of 1 KiB."""
     with suppress(ConnectionError):  # the client has read enough
@@ -88,6 +97,11 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.answer(with_body=True)
 
         def answer(self, *, with_body: bool) -> None:
+            if self.path.startswith("/api/models/"):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(listing(hub, self.path))
+                return
             repo, _, rest = self.path.strip("/").partition("/resolve/")
             revision, _, filename = rest.partition("/")
             hub.asked.append((self.command, f"{repo}@{revision}/{filename}"))
@@ -97,6 +111,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             status, body, headers = file.status, file.body, dict(file.headers)
             if file.ranges and status == 200 and (wanted := self.headers.get("Range")):
                 status, body, headers = part_of(file, wanted)
+                hub.ranges.append((f"{repo}/{filename}", wanted))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body) if file.length is None else file.length))
             if file.hub_headers:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Done, kvcalc
+from tests.gguf_files import U16, Of, file, header, llama, llama_tensors
 from tests.loopback import COMMIT, Hub, serving
 
 CONFIG = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 128}
@@ -164,3 +165,101 @@ def test_a_file_too_large_is_not_downloaded(hub: Hub, tmp_path: Path) -> None:
 def test_a_hub_that_answers_with_an_error(hub: Hub, tmp_path: Path, status: int, said: str) -> None:
     hub.add("org/model", b"", status=status)
     fails(ask(hub, tmp_path, "org/model", HF_TOKEN=TOKEN), 4, said)
+
+
+# GGUF files
+
+GGUF_BYTES = 1 << 20
+"""KV of the small model of tests/gguf_files.py at its own 2,048 tokens: 2 layers x 2,048 x 2 x (32 + 32) x 2 B."""
+MIB = 1 << 20
+LARGE_KEYS = {**llama(), "tokenizer.ggml.tokens": [f"token {number:06}" for number in range(70_000)]}
+LARGE_HEADER, LARGE_DATA = header(LARGE_KEYS, {**llama_tensors(), "blk.0.ffn_down_exps.weight": ((8, 2048, 1024), "Q8_0")})
+
+
+def ends(hub: Hub, filename: str) -> list[int]:
+    """Behind which byte each part ends that was asked for of a file."""
+    return [int(wanted.rpartition("-")[2]) + 1 for name, wanted in hub.ranges if name == f"org/quants/{filename}"]
+
+
+def test_the_header_of_a_gguf_file_is_read_and_its_tensors_are_not(hub: Hub, tmp_path: Path) -> None:
+    assert MIB < len(LARGE_HEADER) < 2 * MIB < 16 * MIB < LARGE_DATA
+    hub.add("org/quants", LARGE_HEADER + bytes(LARGE_DATA), "model-Q4_0.gguf")
+    assert ask(hub, tmp_path, "org/quants:model-Q4_0.gguf") == Done(0, f"{GGUF_BYTES}\n", "")
+    assert hub.asked == [("HEAD", "org/quants@main/model-Q4_0.gguf"), *[("GET", f"org/quants@{COMMIT}/model-Q4_0.gguf")] * 2]
+    assert hub.ranges == [("org/quants/model-Q4_0.gguf", f"bytes=0-{MIB - 1}"), ("org/quants/model-Q4_0.gguf", f"bytes={MIB}-{2 * MIB - 1}")]
+    assert hub.sent_bytes == 2 * MIB
+
+
+def test_a_gguf_file_names_its_commit_and_fits_by_its_tensors(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/quants", file(llama(), llama_tensors()), "q4/small.gguf")
+    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    said = kvcalc("fit", "--json", "-m", "org/quants:q4/small.gguf", "--revision", COMMIT, "--gpu", "4090", env=settings).json
+    assert said["model"]["source"] == f"org/quants:q4/small.gguf at {COMMIT[:7]}"
+    assert said["model"]["name"] == "small"
+    assert said["memory"]["weights_from"] == f"tensors of org/quants:q4/small.gguf at {COMMIT[:7]}"
+    assert "vllm serve org/quants/q4/small.gguf " in said["commands"]["vllm"]
+    assert ("HEAD", f"org/quants@{COMMIT}/q4/small.gguf") in hub.asked
+
+
+def test_the_parts_of_a_split_gguf_file_are_read_by_their_beginnings(hub: Hub, tmp_path: Path) -> None:
+    tensors = list(llama_tensors().items())
+    for number in range(2):
+        split = {"split.no": Of(U16, number), "split.count": Of(U16, 2)}
+        keys = {**llama(), **split} if number == 0 else split
+        hub.add("org/quants", file(keys, dict(tensors[number::2])), f"big/small-{number + 1:05}-of-00002.gguf")
+    assert ask(hub, tmp_path, "org/quants:big/small-00001-of-00002.gguf").out == f"{GGUF_BYTES}\n"
+    assert ends(hub, "big/small-00002-of-00002.gguf") == [64 << 10]
+    del hub.files["org/quants/big/small-00002-of-00002.gguf"]
+    fails(ask(hub, tmp_path, "org/quants:big/small-00001-of-00002.gguf"), 3, "has no file big/small-00002-of-00002.gguf")
+
+
+def test_a_gguf_file_that_is_not_there(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/quants", b"", "model-Q4_0.gguf")
+    done = ask(hub, tmp_path, "org/quants:model-Q4.gguf")
+    fails(done, 3, "org/quants has no file model-Q4.gguf")
+    assert "name one: org/quants:model-Q4_0.gguf" in done.err
+    fails(ask(hub, tmp_path, "org/nothing:model.gguf"), 3, "the Hub has no repository org/nothing")
+    fails(ask(hub, tmp_path, "org/quants:model-Q4_0.gguf", "--revision", "v9"), 3, "no revision 'v9'")
+
+
+def test_a_repository_of_gguf_files_names_them(hub: Hub, tmp_path: Path) -> None:
+    names = ["mmproj-f16.gguf", *(f"model-Q{bits}_0.gguf" for bits in range(2, 8)), "model-F16-00001-of-00002.gguf", "model-F16-00002-of-00002.gguf"]
+    for name in names:
+        hub.add("org/quants", b"", name)
+    done = ask(hub, tmp_path, "org/quants")
+    fails(done, 3, "org/quants has no config.json")
+    named = "org/quants:model-F16-00001-of-00002.gguf, org/quants:model-Q2_0.gguf, org/quants:model-Q3_0.gguf"
+    assert f"it has GGUF files, name one: {named}, org/quants:model-Q4_0.gguf, org/quants:model-Q5_0.gguf and 2 more" in done.err
+
+
+def test_a_gguf_file_that_is_gated_or_none(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/quants", b"", "model.gguf", status=403, headers={"X-Error-Code": "GatedRepo"})
+    fails(ask(hub, tmp_path, "org/quants:model.gguf"), 4, "org/quants is gated")
+    hub.add("org/quants", b"hello" * 1000, "text.gguf")
+    fails(ask(hub, tmp_path, "org/quants:text.gguf"), 3, "org/quants:text.gguf is no GGUF file")
+    hub.add("org/quants", LARGE_HEADER[:4000], "cut.gguf")
+    fails(ask(hub, tmp_path, "org/quants:cut.gguf"), 3, "org/quants:cut.gguf is cut short")
+
+
+def test_gguf_without_a_network(hub: Hub, tmp_path: Path) -> None:
+    fails(ask(hub, tmp_path, "org/quants:model.gguf", HF_HUB_OFFLINE="1"), 4, "HF_HUB_OFFLINE is set")
+    assert hub.asked == []
+    with serving() as gone:
+        pass
+    fails(ask(gone, tmp_path, "org/quants:model.gguf"), 4, "the Hub cannot be reached")
+
+
+def test_a_gguf_file_in_the_cache_is_read_there(hub: Hub, tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--org--quants" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.gguf").write_bytes(file(llama(), llama_tensors()))
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(COMMIT)
+    assert ask(hub, tmp_path, "org/quants:model.gguf", HF_HUB_OFFLINE="1") == Done(0, f"{GGUF_BYTES}\n", "")
+    assert hub.asked == []
+
+
+def test_a_server_without_ranges_is_read_no_further_than_the_header(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/quants", LARGE_HEADER + bytes(LARGE_DATA), "model.gguf", ranges=False)
+    assert ask(hub, tmp_path, "org/quants:model.gguf").out == f"{GGUF_BYTES}\n"
+    assert hub.sent_bytes < 12 * MIB
