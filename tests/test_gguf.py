@@ -467,6 +467,9 @@ def test_what_the_keys_contradict_or_lack_is_refused_by_name() -> None:
         ({"llama__nextn_predict_layers": 2}, "of 2 blocks, 2 only draft tokens"),
         ({"llama__attention__head_count_kv": 3}, "8 query heads cannot share 3 KV heads evenly"),
         ({"llama__attention__head_count_kv": [2, 2, 2]}, "llama.attention.head_count_kv has 3 entries for 2 layers"),
+        ({"llama__block_count": 3, "llama__nextn_predict_layers": 1, "llama__attention__head_count_kv": [2, 2]}, "has 2 entries for 3 layers"),
+        ({"llama__attention__head_count": 0}, "every layer has no heads"),
+        ({"llama__attention__head_count_kv": [0, 0]}, "every layer has no heads"),
         ({"general__architecture": ...}, "needs general.architecture"),
         ({"general__architecture": "lama3"}, "what architecture 'lama3' keeps is not known"),
         ({"general__type": "adapter"}, "it is an adapter"),
@@ -480,6 +483,30 @@ def test_what_the_keys_contradict_or_lack_is_refused_by_name() -> None:
             model(llama(**changes))
         assert said in caught.value.message
         assert caught.value.message.startswith("x.gguf: ")
+
+
+def test_a_layer_that_others_read_keeps_something() -> None:
+    keys = converted(of_the_language_model(published("gemma-4-e2b")), "gemma4")
+    with pytest.raises(KvcalcError, match="a layer has no heads"):
+        model({**keys, "gemma4.attention.head_count_kv": [1] * 34 + [0]})
+
+
+def test_a_convolution_that_looks_back_at_nothing_is_refused() -> None:
+    keys = converted(of_the_language_model(published("lfm2.5-vl-1.6b")), "lfm2")
+    with pytest.raises(KvcalcError, match=r"lfm2\.shortconv\.l_cache is 1; a number from 2"):
+        model({**keys, "lfm2.shortconv.l_cache": 1})
+
+
+@pytest.mark.parametrize("name", ["cohere2moe", "laguna", "smallthinker"])
+def test_the_first_layer_of_each_four_keeps_everything(name: str) -> None:
+    keys = {**converted({**GEMMA3, "num_hidden_layers": 5}, name), f"{name}.attention.sliding_window": 8}
+    assert described(model(keys)) == ["2x32", "2x32/8", "2x32/8", "2x32/8", "2x32"]
+
+
+def test_a_window_without_a_pattern_where_it_must_be_listed() -> None:
+    fields = {"block_count": 2, "embedding_length": 256, "attention.head_count": 8, "attention.sliding_window": 8}
+    with pytest.raises(KvcalcError, match=r"needs mimo2\.attention\.sliding_window_pattern"):
+        model({"general.architecture": "mimo2", **{f"mimo2.{name}": value for name, value in fields.items()}})
 
 
 def test_the_nearest_architectures_are_named() -> None:

@@ -45,8 +45,10 @@ class Blocks(NamedTuple):
     def optional(self, name: str, minimum: int = 1) -> int | None:
         return self.config.optional(self.key(name), minimum=minimum)
 
-    def each(self, name: str) -> tuple[int, ...] | None:
-        """A number for each block, where a file may state one for all of them; None where it states none."""
+    def each(self, name: str, *, whole: bool = False) -> tuple[int, ...] | None:
+        """A number for each block, where a file may state one for all of them; None where it states none. A list that ends with the decoder layers says 0
+        of the drafts; with `whole` it must name these too.
+        """
         key = self.key(name)
         value = self.config.get(key)
         if value is None:
@@ -56,7 +58,7 @@ class Blocks(NamedTuple):
         if isinstance(value, int):
             return (self.size(name, minimum=0),) * self.total
         numbers = self.config.numbers(key) or ()
-        self.config.check_per_layer(key, len(numbers), self.layers, self.drafts)
+        self.config.check_per_layer(key, len(numbers), self.total if whole else self.layers, 0 if whole else self.drafts)
         return numbers + (0,) * (self.total - len(numbers))
 
 
@@ -185,6 +187,10 @@ def _decoder(known: Architecture, blocks: Blocks) -> Decoder:
         caches = () if recurrent[block] and not known.beside else attends(block, windows[block])
         layers.append(Layer(caches=(*caches, state) if state is not None and recurrent[block] else caches))
     own, drafts = tuple(layers[: blocks.layers]), tuple(layers[blocks.layers :])
+    keeping = sum(bool(layer.caches) for layer in own)
+    if not keeping or (known.shared is not None and keeping < len(own)):
+        which = "a layer" if keeping else "every layer"
+        raise blocks.config.error(f"contradictory numbers: {which} has no heads ({blocks.key('attention.head_count')} and head_count_kv), nor a state")
     if known.shared is not None:
         shared = blocks.optional("attention.shared_kv_layers", minimum=0)
         config = Config({"num_kv_shared_layers": known.shared(blocks) if shared is None else shared}, blocks.config.where)
@@ -212,10 +218,10 @@ def _windows(rule: Windows | None, blocks: Blocks) -> tuple[list[int | None], bo
 
 def _attention(known: Architecture, blocks: Blocks) -> Callable[[int, int | None], tuple[Cache, ...]]:
     """The caches of a block that attends, by its window; none for one without KV heads."""
-    query_heads = blocks.each("attention.head_count")
+    query_heads = blocks.each("attention.head_count", whole=True)
     if query_heads is None:
         raise blocks.config.missing(blocks.key("attention.head_count"))
-    kv_heads = blocks.each("attention.head_count_kv") or query_heads
+    kv_heads = blocks.each("attention.head_count_kv", whole=True) or query_heads
     indexed = (False,) * blocks.total if known.indexer is None else known.indexer(blocks)
     latents = blocks.optional("attention.key_length_mla") is not None
     chunked = known.windows is not None and known.windows.chunked
@@ -390,7 +396,7 @@ def _lightning(blocks: Blocks) -> Cache:
 
 
 def _short_conv(blocks: Blocks) -> Cache:
-    return short_conv(channels=blocks.size("embedding_length"), conv_kernel=blocks.size("shortconv.l_cache"))
+    return short_conv(channels=blocks.size("embedding_length"), conv_kernel=blocks.size("shortconv.l_cache", minimum=2))
 
 
 def _rwkv(blocks: Blocks) -> Decoder:
