@@ -81,7 +81,13 @@ MODEL: Final[Group] = {
     "model": (
         Annotated[
             str | None,
-            typer.Option("--model", "-m", metavar="MODEL", help="A preset, a Hub id, a folder or config.json, or a spec YAML.", autocompletion=complete_model),
+            typer.Option(
+                "--model",
+                "-m",
+                metavar="MODEL",
+                help="A preset, a Hub id, a folder or config.json, a .gguf file, or a spec YAML.",
+                autocompletion=complete_model,
+            ),
         ],
         None,
     ),

@@ -31,6 +31,8 @@ EXTRA_BUFFER: Final = frozenset(
         "qwen3_5_moe_text",
         "qwen3_5_text",
         "qwen3_next",
+        "qwen4_exp",
+        "qwen4_exp_text",
     )
 )
 """Types with states whose prefix cache tracks them in extra slots by default (_MAMBA_EXTRA_BUFFER_ARCHS, sglang/srt/arg_groups/overrides.py)."""
