@@ -384,12 +384,12 @@ def _gguf_from_hub(repo: str, name: str, revision: str | None) -> Model:
         raise KvcalcError(f"{repo} has no file {name}", hint=hint or "check the spelling")
     if isinstance(found, Path):
         model = _from_gguf(found)
-        return model._replace(source=f"{repo}:{name} in the Hub's cache", served_as=f"{repo}/{name}")
+        return model._replace(source=f"{repo}:{name} in the Hub's cache", served_as=f"{repo}:{name}")
     shown, folder = f"{repo}:{name}", name.rpartition("/")[0]
     headers: list[GgufHeader] = []
     for number, part in enumerate(_gguf_parts(name.rpartition("/")[2], shown, headers)):
         headers.append(_hub_gguf(repo, f"{folder}/{part}" if folder else part, found.commit, _PART_READ_BYTES if number else _FIRST_READ_BYTES))
-    return Model(_gguf_stem(name.rpartition("/")[2]), f"{shown} at {found.commit[:7]}", read_gguf(headers, shown), f"{repo}/{name}")
+    return Model(_gguf_stem(name.rpartition("/")[2]), f"{shown} at {found.commit[:7]}", read_gguf(headers, shown), shown)
 
 
 def _hub_gguf(repo: str, name: str, commit: str, first: int) -> "GgufHeader":

@@ -224,8 +224,8 @@ def answer(question: Question) -> Fit:
     limit = _limit(question, budgeted, plan, whole)
     served = min(asked.context, longest)
     utilization = None if question.utilization is None else str(question.utilization)
-    named = _quantization_by_name(question, weighed(spec))
-    served_as = asked.served_as if named is None else CHECKPOINT
+    stands_for = _stands_for(question)
+    served_as = asked.served_as if stands_for is None else CHECKPOINT
     command = plan.command(served_as, served, question.kv_bytes, utilization) if served else ""
     ends = budgeted.ranges.get("kv_bytes", Range(low=kv_bytes, high=kv_bytes))
     return Fit(
@@ -269,13 +269,19 @@ def answer(question: Question) -> Fit:
             *budgeted.notes,
             *length_notes(spec, plan, asked.context),
             *_scheduler_notes(limit, plan),
-            *([] if named is None or not command else [_checkpoint_note(asked, named)]),
+            *([] if stands_for is None or not command else [Note(code="checkpoint", text=f"{CHECKPOINT} stands for {stands_for}")]),
         ),
     )
 
 
-def _checkpoint_note(asked: Asked, named: Named) -> Note:
-    return Note(code="checkpoint", text=f"{CHECKPOINT} stands for {asked.served_as} in a checkpoint quantized to {named.plain.method}")
+def _stands_for(question: Question) -> str | None:
+    """What a server must be told to load where that is not what was asked about: weights in another form."""
+    named, name = _quantization_by_name(question, weighed(question.spec)), question.asked.served_as
+    if named is not None and question.engine.name not in GGUF_ENGINES:
+        return f"{name} in a checkpoint quantized to {named.plain.method}"
+    if name.endswith(".gguf") and question.engine.name not in GGUF_ENGINES:
+        return f"the model of {name} in a form that {question.engine.name} loads"
+    return None
 
 
 # What would make it fit
@@ -310,8 +316,8 @@ EIGHT_BIT: Final = {"llama.cpp": "q8_0", "ollama": "q8_0"}
 """What engines call a cache of about 8 bits, where it is not fp8."""
 CPU_OFFLOAD: Final = ("vllm", "sglang")
 """Engines that take --cpu-offload-gb: weights in GiB a GPU (vllm/config/offload.py 0.33.0, sglang/srt/server_args.py 0.5.23)."""
-LAYER_OFFLOAD: Final = ("llama.cpp", "ollama")
-"""Engines that take a number of layers for the GPU."""
+GGUF_ENGINES: Final = ("llama.cpp", "ollama")
+"""Engines that load GGUF files, and take a number of layers for the GPU."""
 
 
 def _changes(question: Question, found: Fit) -> Iterator[Change]:
@@ -386,7 +392,7 @@ def _levers(question: Question, found: Fit) -> list[_Lever]:
     if from_gpu and spec.quantization is None and question.quantization is None and spec.tensors:
         levers += [
             _Lever("stored", cost, f"{name.upper()} weights", f"--quantization {name}", partial(_stored_as, BY_NAME[name]))
-            for name, cost in (("fp8", 4), ("awq", 6))
+            for name, cost in ((("q8_0", 4), ("q4_k_m", 6)) if question.engine.name in GGUF_ENGINES else (("fp8", 4), ("awq", 6)))
         ]
     levers += [_Lever("gpus", 5 + 2 * tp // options.tp, "more GPUs", f"--tp {tp}", partial(_with_tp, tp)) for tp in (2, 4, MOST_TP) if tp > options.tp]
     if options.pp == 1:
@@ -412,7 +418,7 @@ def _offloading(question: Question, found: Fit) -> Iterator[_Lever]:
     if name in CPU_OFFLOAD and weights is not None and gib * GIB < weights:
         moved = StatedWeights(weights - gib * GIB, "gpu", "the weights less what is offloaded")
         yield _Lever("offload", 0, "weights in CPU memory: slow", f"--cpu-offload-gb {gib} (of {name})", lambda old: old._replace(weights=moved))
-    if name in LAYER_OFFLOAD and question.options.gpu_layers is None:
+    if name in GGUF_ENGINES and question.options.gpu_layers is None:
         kept = largest(lambda layers: answer(_on_gpu(layers, question)).fits, len(question.spec.layers))
         if kept:
             yield _Lever("offload", 0, "layers on the CPU: slow", f"--n-gpu-layers {kept}", partial(_on_gpu, kept))

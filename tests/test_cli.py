@@ -165,6 +165,7 @@ def test_fit_is_the_contract() -> None:
         "block_tokens": 16,
         "block_bytes": 2 << 20,
         "request_bytes": 1 << 30,
+        "slots": None,
     }
     assert (answer["fits"], answer["limited_by"], answer["gpus"], answer["batch"]) == (True, "kv_bytes", 1, 1)
     assert [row["context"] for row in answer["lengths"]] == [1024, 4096, 8192]

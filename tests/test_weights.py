@@ -274,3 +274,12 @@ def test_recipes_and_towers_belong_to_known_types() -> None:
     assert set(RECIPES) <= {name for name, family in FAMILIES.items() if isinstance(family, Family)}
     assert set(TOWERS) <= set(FAMILIES)
     assert set(CARRIES_MORE) <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(("model", "name", "file_gb"), [("llama-3-8b", "q8_0", 8.54), ("llama-3-8b", "q4_k_m", 4.92), ("llama-3-70b", "q4_k_m", 42.52)])
+def test_gguf_quantizations_by_name(model: str, name: str, file_gb: float) -> None:
+    """The sizes of the files that are published under these names, in 10^9 bytes."""
+    spec = weighed(model)
+    stored, extra_permille = BY_NAME[name].of(spec)
+    size_bytes = checkpoint_bytes(spec.model_copy(update={"quantization": stored}), PACKINGS["fp16"]) * (1000 + extra_permille) // 1000
+    assert size_bytes == pytest.approx(file_gb * 1e9, rel=0.015)

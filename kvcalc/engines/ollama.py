@@ -143,7 +143,11 @@ def _batch(cells: int, options: Options) -> int:
 
 
 def _from(model: str) -> str:
-    """A GGUF file, or a repository of the Hub that names itself one; of any other model some file that was converted from it."""
+    """A GGUF file, of a repository where one is named before it, or a repository of the Hub that names itself one; of any other model some file that was
+    converted from it.
+    """
+    if model.endswith(".gguf") and ":" in model:
+        return f"hf.co/{model}"
     if model.lower().endswith(".gguf"):
         return model
     return f"hf.co/{model}" if model.lower().endswith("-gguf") else "MODEL.gguf"

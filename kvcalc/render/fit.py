@@ -31,12 +31,13 @@ def render_fit(result: Fit, console: Console) -> None:
     _pool(result).print(console)
     console.print()
     _lengths(result).print(console)
-    if result.division is not None:
+    if result.division is not None and result.capacity.slots is None:
         console.print()
-        if result.capacity.slots is None:
-            console.print(_division(result, result.division), highlight=False)
-        if result.division.differences:
-            _differences(result.division).print(console)
+        console.print(_division(result, result.division), highlight=False)
+    if result.division is not None and result.division.differences:
+        if result.capacity.slots is not None:
+            console.print()
+        _differences(result.division).print(console)
     for command in result.commands.values():
         console.print()
         for line in command.splitlines():

@@ -276,7 +276,12 @@ def _is_state(cache: Cache) -> bool:
 
 
 def _model_words(model: str) -> list[str]:
-    """A GGUF file, or a repository that names itself one; of any other model some file that was converted from it."""
+    """A GGUF file, of a repository where one is named before it, or a repository that names itself one; of any other model some file that was converted
+    from it.
+    """
+    repo, colon, file = model.partition(":")
+    if colon and file.endswith(".gguf"):
+        return ["-hf", repo, "-hff", file]
     if model.lower().endswith(".gguf"):
         return ["-m", model]
     return ["-hf", model] if model.lower().endswith("-gguf") else ["-m", "MODEL.gguf"]
