@@ -134,6 +134,12 @@ def test_mimo_windows_count_the_token_that_looks_back() -> None:
     assert {use.rows for use in found.uses(4096) if use.kind == "sliding"} == {129}
 
 
+def test_mimo_heads_that_do_not_divide_are_refused() -> None:
+    fields = next(row for row in MEASURED if row["name"] == "mimo-v2-flash")["config"]
+    with pytest.raises(KvcalcError, match="64 query heads cannot share the 128 KV heads of a sliding layer"):
+        plan({**fields, "num_key_value_heads": 64})
+
+
 def test_encoder_decoder_caches() -> None:
     """generate(cache_implementation="static") on real models of those shapes: self 40 or 41 tokens, cross 21 or 1,500."""
     t5 = next(row for row in MEASURED if row["name"] == "t5-small")["config"]

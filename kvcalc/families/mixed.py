@@ -106,9 +106,13 @@ def mimo_v2(config: Config) -> Decoder:
         slides = [kind == 1 for kind in pattern[:count]]
     k_dim, v_dim, kv_heads = config.size("head_dim"), config.size("v_head_dim"), config.kv_heads()
     full = grouped(config, kv_heads=kv_heads, k_dim=k_dim, v_dim=v_dim)
+    local_heads = _or(config.optional("swa_num_key_value_heads"), 2 * kv_heads)
+    query_heads = _or(config.optional("swa_num_attention_heads"), config.query_heads())
+    if query_heads % local_heads:
+        raise config.error(f"contradictory numbers: {query_heads} query heads cannot share the {local_heads} KV heads of a sliding layer evenly")
     local = attention(
-        kv_heads=_or(config.optional("swa_num_key_value_heads"), 2 * kv_heads),
-        query_heads=_or(config.optional("swa_num_attention_heads"), config.query_heads()),
+        kv_heads=local_heads,
+        query_heads=query_heads,
         k_dim=_or(config.optional("swa_head_dim"), k_dim),
         v_dim=_or(config.optional("swa_v_head_dim"), v_dim),
         window=config.size("sliding_window"),
