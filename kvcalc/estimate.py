@@ -22,6 +22,7 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
     plain_bytes = None if plain is None else formula_bytes(plain, plan.kv_dtype, context, batch)
     beside = _formula_notes(rows, plain_bytes, context, batch) if engine.version is None else _engine_notes(rows, plan, context, options.dp)
     notes = [*spec.notes, *plan.notes, *length_notes(spec, plan, context), *plan.length_notes(context, batch), *beside]
+    in_blocks = plan.pools[0].unit_bytes > 1
     return Estimate(
         model=model_info(spec, name, source),
         engine=engine.name,
@@ -35,9 +36,11 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
         request_bytes=plan.resident_bytes(context, 1),
         token_bytes=plan.token_bytes(context),
         fixed_bytes=plan.fixed_bytes(),
-        formula=_formula(uses, batch if plan.slots is None else 1, plan.resident_bytes(context, batch))
-        if plan.pools[0].unit_bytes == 1
-        else _product(plan.need(context)[0], plan.pools[0].unit_bytes, batch),
+        formula=_product(plan.need(context)[0], plan.pools[0].unit_bytes, batch)
+        if in_blocks
+        else _formula(uses, batch if plan.slots is None else 1, plan.resident_bytes(context, batch)),
+        in_blocks=in_blocks,
+        slots=plan.slots,
         plain_formula=plain,
         plain_formula_bytes=plain_bytes,
         per_query_head=_per_query_head(rows, batch),

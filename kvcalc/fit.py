@@ -268,6 +268,7 @@ def answer(question: Question) -> Fit:
             *plan.notes,
             *budgeted.notes,
             *length_notes(spec, plan, asked.context),
+            *plan.length_notes(asked.context, asked.batch),
             *_scheduler_notes(limit, plan),
             *([] if stands_for is None or not command else [Note(code="checkpoint", text=f"{CHECKPOINT} stands for {stands_for}")]),
         ),

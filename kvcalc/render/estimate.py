@@ -10,8 +10,9 @@ from kvcalc.units import binary_unit, format_bytes, format_ratio
 
 def render_estimate(result: Estimate, console: Console) -> None:
     """Total first, then how it comes about."""
-    requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
-    total = f"{printable(result.model.name)}: {format_bytes(result.total_bytes)} of KV cache for {requests} of {result.context:,} tokens"
+    number, kind, context = (result.batch, "request", "of {:,} tokens") if result.slots is None else (result.slots, "slot", "at a context of {:,}")
+    for_whom = f"{number:,} {kind}{'' if number == 1 else 's'} {context.format(result.context)}"
+    total = f"{printable(result.model.name)}: {format_bytes(result.total_bytes)} of KV cache for {for_whom}"
     console.print(total, style="bold", highlight=False, markup=False)
     console.print(
         f"engine {with_version(result.engine, result.engine_version)}, KV dtype {result.kv_dtype}, read from {printable(result.model.source)}",
@@ -33,10 +34,10 @@ def render_estimate(result: Estimate, console: Console) -> None:
 
 
 def _sizes(result: Estimate) -> Grid:
-    rows = [("one more token", result.token_bytes), ("one request", result.request_bytes)]
+    rows = [("one more token", result.token_bytes), ("one request" if result.slots is None else "the cache of all slots", result.request_bytes)]
     if result.fixed_bytes:
         rows.insert(1, ("fixed part of a request", result.fixed_bytes))
-    if result.batch > 1:
+    if result.batch > 1 and result.slots is None:
         rows.append((f"{result.batch:,} requests", result.bytes_per_gpu))
     unit = binary_unit(result.bytes_per_gpu)
     gpus = result.parallel.tp * result.parallel.pp * result.parallel.dp
@@ -52,7 +53,7 @@ def _sizes(result: Estimate) -> Grid:
 
 def _formula(result: Estimate) -> str:
     """What the line with the numbers means."""
-    if result.engine != "ideal":
+    if result.in_blocks:
         return "M = blocks x bytes a block x B" + ("" if result.parallel.tp * result.parallel.pp == 1 else ", on the fullest GPU")
     if result.plain_formula_bytes == result.bytes_per_gpu and len(result.layers) == 1:
         return "M = 2 L n H_kv d_h b B"

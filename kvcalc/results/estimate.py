@@ -35,7 +35,9 @@ class Estimate(Answer):
     """KV-cache bytes of a batch of requests of one length.
 
     `total_bytes`: all GPUs. `bytes_per_gpu`: the batch on the GPU that binds. `request_bytes`: one request there. `token_bytes`: what one more
-    token adds there at this context. `fixed_bytes`: what a request holds there whatever its length. `formula` gives `bytes_per_gpu`.
+    token adds there at this context. `fixed_bytes`: what a request holds there whatever its length. `formula` gives `bytes_per_gpu`: of the engine's
+    blocks (`in_blocks`), or of rows.
+    `slots`: so many requests share one cache of fixed size, which all this is then about; None where each holds its own.
     `plain_formula` holds what a reader would put into M = 2 L n H_kv d_h b B, and `plain_formula_bytes` what that gives for the batch in one
     copy of the model; both are None where the formula cannot be written. `per_query_head` is None where query heads are not known.
     """
@@ -53,6 +55,8 @@ class Estimate(Answer):
     token_bytes: int
     fixed_bytes: int
     formula: str
+    in_blocks: bool
+    slots: int | None
     plain_formula: PlainFormula | None
     plain_formula_bytes: int | None
     per_query_head: PerQueryHead | None
