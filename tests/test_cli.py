@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -370,3 +371,57 @@ def test_what_comes_from_outside_cannot_write_to_the_terminal(tmp_path: Path) ->
     assert done.code == 0
     assert "\x1b" not in done.out
     assert "[bold]" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--engine", "vllm", "--swa-full"), 2, "--swa-full is an option of llama.cpp, not of vllm"),
+        (("--engine", "vllm", "--mem-fraction-static", "0.9"), 2, "--mem-fraction-static is an option of sglang, not of vllm"),
+        (("--engine", "llama.cpp", "--cache", "static"), 2, "--cache is an option of transformers, not of llama.cpp"),
+        (("--engine", "ideal", "--enable-dp-attention"), 2, "--enable-dp-attention is an option of sglang and trtllm, not of ideal"),
+        (("--engine", "sglang", "--mem-fraction-static", "0.9", "--utilization", "0.8"), 2, "give one of them"),
+        (("--engine", "llama.cpp", "--flash-attn", "maybe"), 2, "'maybe' is neither on nor off"),
+        (("--engine", "sglang", "--mamba-full-memory-ratio", "0"), 2, "0 is not between 0 and 100"),
+        (("--engine", "sglang", "--gpus", "8", "--tp", "4", "--dp", "2", "--enable-dp-attention"), 2, "--gpus 8 are not --tp 4 x --pp 1 = 4"),
+        (
+            (
+                "--engine",
+                "llama.cpp@1",
+            ),
+            2,
+            "llama.cpp has no releases to choose from here",
+        ),
+        (("--engine", "llama.cpp", "--kv-dtype", "k=fp16,v=q8_0", "--flash-attn", "off"), 3, "wants flash attention for a V of type"),
+        (("--engine", "llama.cpp", "--batch", "9"), 3, "9 requests at once want as many slots"),
+        (("--engine", "trtllm", "--block-size", "48"), 3, "a power of two above 1"),
+    ],
+)
+def test_options_of_one_engine(words: tuple[str, ...], code: int, said: str) -> None:
+    done = kvcalc("fit", "-m", "llama-3-8b", "--gpu-mem", "80GiB", *words)
+    assert done.code == code
+    assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (("--engine", "llama.cpp", "-np", "2", "--gpu", "4090"), {"slots": 2, "requests": 2.0, "tokens": 4096}),
+        (("--engine", "ollama", "-np", "2", "--gpu", "4090"), {"slots": 2, "requests": 2.0, "tokens": 8192}),
+        (("--engine", "sglang", "--kv-mem", "10GiB"), {"slots": None, "requests": pytest.approx(20.0, rel=0.01)}),
+        (("--engine", "trtllm", "--kv-mem", "10GiB"), {"slots": None, "requests": 20.0, "tokens": 81_920}),
+    ],
+)
+def test_each_engine_counts_in_its_own_way(words: tuple[str, ...], rows: dict[str, Any]) -> None:
+    """Llama-3-8B, 4,096 tokens: half a GiB. llama.cpp's context is that of all slots, Ollama's that of one."""
+    capacity = kvcalc("fit", "-m", "llama-3-8b", "--context", "4096", *words, "--json").json["capacity"]
+    assert {name: capacity[name] for name in rows} == rows
+
+
+def test_ollama_takes_its_context_from_the_memory() -> None:
+    """32,768 from 23 GiB on (a 4090 reports 23.6), 4,096 below; without a GPU it is asked for."""
+    assert kvcalc("fit", "-m", "llama-3.1-8b", "--engine", "ollama", "--gpu", "4090", "--json").json["context"] == 32_768
+    assert kvcalc("estimate", "-m", "llama-3.1-8b", "--engine", "ollama", "--gpu", "l4", "--json").json["context"] == 4096
+    done = kvcalc("estimate", "-m", "llama-3.1-8b", "--engine", "ollama")
+    assert done.code == 3
+    assert "state --context, or --gpu" in done.err
