@@ -663,7 +663,10 @@ def test_estimate_and_fit_of_a_file(small: Path) -> None:
     assert fitted["memory"]["weights_from"] == "tensors of small-q4_0.gguf"
     padded = 2 * 24 * 256 // 32 * 34  # vLLM pads the 1,000 rows of embedding and head to 1,024
     assert fitted["memory"]["weights_bytes"] == sum(tensor.size_bytes for tensor in read(SMALL).tensors) + padded
-    assert fitted["commands"]["vllm"].startswith("vllm serve small-q4_0.gguf ")
+    assert fitted["commands"]["vllm"].startswith("vllm serve CHECKPOINT ")
+    assert "CHECKPOINT stands for the model of small-q4_0.gguf in a form that vllm loads" in [note["text"] for note in fitted["notes"]]
+    served = kvcalc("fit", "--json", "-m", small.name, "-c", "1024", "--engine", "llama.cpp", "--gpu", "4090", cwd=small.parent).json
+    assert served["commands"]["llama.cpp"].startswith("llama-server -m small-q4_0.gguf ")
 
 
 def test_a_file_is_known_by_its_first_letters_too(small: Path) -> None:

@@ -193,11 +193,13 @@ def test_the_header_of_a_gguf_file_is_read_and_its_tensors_are_not(hub: Hub, tmp
 def test_a_gguf_file_names_its_commit_and_fits_by_its_tensors(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/quants", file(llama(), llama_tensors()), "q4/small.gguf")
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-    said = kvcalc("fit", "--json", "-m", "org/quants:q4/small.gguf", "--revision", COMMIT, "--gpu", "4090", env=settings).json
+    words = ("fit", "--json", "-m", "org/quants:q4/small.gguf", "--revision", COMMIT, "--gpu", "4090", "--engine")
+    said = kvcalc(*words, "llama.cpp", env=settings).json
     assert said["model"]["source"] == f"org/quants:q4/small.gguf at {COMMIT[:7]}"
     assert said["model"]["name"] == "small"
     assert said["memory"]["weights_from"] == f"tensors of org/quants:q4/small.gguf at {COMMIT[:7]}"
-    assert "vllm serve org/quants/q4/small.gguf " in said["commands"]["vllm"]
+    assert said["commands"]["llama.cpp"].startswith("llama-server -hf org/quants -hff q4/small.gguf -c ")
+    assert kvcalc(*words, "ollama", env=settings).json["commands"]["ollama"].startswith("FROM hf.co/org/quants:q4/small.gguf\n")
     assert ("HEAD", f"org/quants@{COMMIT}/q4/small.gguf") in hub.asked
 
 
