@@ -435,3 +435,18 @@ def test_flash_attention_keeps_no_scores() -> None:
     assert LLAMACPP.overheads(spec, Options(pp=2), 32_768).activation.high == kept.high + 3 * 512 * 2 * 32_768
     unknown = LLAMACPP.overheads(weighed(model_from_shape(2, 2, 64).spec), Options(), 4096).activation
     assert unknown.low < unknown.likely < unknown.high
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "choices", "logged"),
+    [
+        ("qwen3-235b-a22b", 32_768, {"kv_dtype": parse_kv_dtype("q8_0")}, "all tokens: K 1598.00 MiB, V 1598.00 MiB"),
+        ("deepseek-r1", 32_768, {"kv_dtype": parse_kv_dtype("q8_0")}, "all tokens: K 1166.62 MiB"),
+        ("qwen3.5-35b-a3b", 32_768, {"max_seqs": 4, "unified": True}, "states: R 11.25 MiB, S 240.00 MiB; of all tokens: K 320.00 MiB, V 320.00 MiB"),
+        ("llama-3-70b", 2048, {"max_seqs": 1}, "all tokens: K 320.00 MiB, V 320.00 MiB"),
+    ],
+)
+def test_k_and_v_are_what_was_logged(model: str, tokens: int, choices: dict[str, Any], logged: str) -> None:
+    """Public start-up logs, to the hundredth of a MiB and rounded as they are."""
+    (note,) = plan(model, **choices).length_notes(tokens, 1)
+    assert note.text == f"llama.cpp logs on all GPUs together, of {logged}"

@@ -22,7 +22,7 @@ from kvcalc.engines.base import (
     model_packing,
     unused_options,
 )
-from kvcalc.engines.llamacpp.memory import loaded_on, overheads_of
+from kvcalc.engines.llamacpp.memory import MIB, loaded_on, overheads_of
 from kvcalc.engines.llamacpp.models import COMMIT, EXPANDED, INDEX_TRIPLES, INDEX_VALUES, PER_SEQUENCE, WINDOWED, architecture, placed
 from kvcalc.errors import KvcalcError
 from kvcalc.layers import Cache, Chunk, Encoder, Grows, Layer, ModelSpec, Note, Once, Plane, Window
@@ -60,6 +60,9 @@ DEFAULT_TYPE: Final = "fp16"
 """Whatever the model is stored in (llama_context_default_params, src/llama-context.cpp)."""
 STATE: Final = PACKINGS["fp32"]
 """Convolution and recurrent states (create_memory, src/llama-model.cpp), and the inputs of compressors (src/llama-kv-cache-dsv4.cpp)."""
+
+LOGGED_AS: Final = {"v": "V", "conv": "R", "state": "S"}
+"""What the start-up log calls a tensor, where it is not K."""
 
 USES: Final = frozenset({"device", "max_seqs", "flash_attention", "swa_full", "unified", "ubatch", "gpu_layers"})
 
@@ -196,7 +199,18 @@ class LlamaCppPlan(NamedTuple):
         )
 
     def length_notes(self, tokens: int, batch: int) -> tuple[Note, ...]:  # noqa: ARG002 (an engine's word, and slots hold the same at all times)
-        return ()
+        """The sizes that the start-up log has for each cache: K and V, R and S of states (llama_kv_cache and llama_memory_recurrent)."""
+        logged: dict[str, Counter[str]] = {}
+        for gpu in self.gpus:
+            for share in gpu.shares:
+                kind = "states" if _is_state(share.stored) else "windows" if isinstance(share.stored.retention, Window | Chunk) else "all tokens"
+                sizes = logged.setdefault(kind, Counter())
+                for plane in share.planes:
+                    sizes[LOGGED_AS.get(plane.plane.role, "K")] += share.layers * self._rows(share, tokens) * plane.row_bytes
+        if not logged:
+            return ()
+        said = [f"{kind}: " + ", ".join(f"{name} {round(Decimal(size) / MIB, 2)} MiB" for name, size in sizes.items()) for kind, sizes in logged.items()]
+        return (Note(code="logged", text=f"llama.cpp logs on all GPUs together, of {'; of '.join(said)}"),)
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (no flag states a budget)
         """Empty for an encoder-decoder, which llama-server does not run."""
