@@ -440,8 +440,8 @@ def test_flash_attention_keeps_no_scores() -> None:
 @pytest.mark.parametrize(
     ("model", "tokens", "choices", "logged"),
     [
-        ("qwen3-235b-a22b", 32_768, {"kv_dtype": parse_kv_dtype("q8_0")}, "all tokens: K 1598.00 MiB, V 1598.00 MiB"),
-        ("deepseek-r1", 32_768, {"kv_dtype": parse_kv_dtype("q8_0")}, "all tokens: K 1166.62 MiB"),
+        ("qwen3-235b-a22b", 32_768, {"kv_dtype": "q8_0"}, "all tokens: K 1598.00 MiB, V 1598.00 MiB"),
+        ("deepseek-r1", 32_768, {"kv_dtype": "q8_0"}, "all tokens: K 1166.62 MiB"),
         ("qwen3.5-35b-a3b", 32_768, {"max_seqs": 4, "unified": True}, "states: R 11.25 MiB, S 240.00 MiB; of all tokens: K 320.00 MiB, V 320.00 MiB"),
         ("llama-3-70b", 2048, {"max_seqs": 1}, "all tokens: K 320.00 MiB, V 320.00 MiB"),
     ],
