@@ -91,7 +91,7 @@ OPTION_FLAGS: Final = {
     "enforce_eager": "--enforce-eager",
     "max_loras": "--max-loras",
     "cache": "--cache",
-    "flash_attention": "--no-flash-attn",
+    "flash_attention": "--flash-attn",
     "swa_full": "--swa-full",
     "unified": "--kv-unified",
     "ubatch": "--ubatch-size",

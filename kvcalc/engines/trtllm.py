@@ -195,7 +195,7 @@ def _check(spec: ModelSpec, options: Options) -> None:
     name = spec.facts.model_type or "this model"
     caches = list(dict.fromkeys(cache for layer in (*spec.layers, *drafting_layers(spec, options)) for cache in layer.caches))
     if any(isinstance(cache.retention, Once) for cache in caches):
-        raise KvcalcError(f"TensorRT-LLM gives the states of {name} a cache manager of their own, which is not modelled", hint="use --engine vllm or sglang")
+        raise KvcalcError(f"TensorRT-LLM gives the states of {name} a cache manager of their own, which is not modelled", hint="use --engine vllm")
     if any(isinstance(cache.retention, Encoder) for cache in caches):
         raise KvcalcError("TensorRT-LLM divides its cache between self- and cross-attention by a fraction that is not modelled", hint="use --engine vllm")
     if any(cache.kernel not in ("gqa", "mla") for cache in caches) or any(

@@ -448,7 +448,7 @@ def _check_types(stored: Iterable[Cache | None], kv_dtype: KvDtype, options: Opt
             hint=f"use --kv-dtype {k.name}",
         )
     if v.elements > 1 and not options.flash_attention:
-        raise KvcalcError(f"{engine} wants flash attention for a V of type {TYPES[v.name]}", hint="leave out --no-flash-attn, or quantize K alone")
+        raise KvcalcError(f"{engine} wants flash attention for a V of type {TYPES[v.name]}", hint="leave out --flash-attn off, or quantize K alone")
     for cache in caches:
         for role, packing in (("K", k), ("V", v)):
             for width in _blocked_widths(cache, role, flash_attention=options.flash_attention):
