@@ -25,10 +25,10 @@ def render_compare(result: Comparison, console: Console) -> None:
     for row, name in zip(rows[1:], names[1:], strict=True):
         console.print()
         console.print(f"{name} against {names[0]}", style="bold", highlight=False, markup=False)
-        _differences("one request, all GPUs", row.request_differs).print(console)
+        _print_differences("one request, all GPUs", row.request_differs, console)
         if isinstance(row, ComparedFit):
             console.print()
-            _differences("KV cache of one GPU", row.budget_differs).print(console)
+            _print_differences("KV cache of one GPU", row.budget_differs, console)
     notes(console, result.notes)
 
 
@@ -69,10 +69,17 @@ def _table(rows: Sequence[ComparedFit | ComparedEstimate], names: Sequence[str])
     return grid
 
 
+def _print_differences(title: str, differences: Sequence[Difference], console: Console) -> None:
+    if differences:
+        _differences(title, differences).print(console)
+    else:
+        console.print(f"{title}: the same", highlight=False, markup=False)
+
+
 def _differences(title: str, differences: Sequence[Difference]) -> Grid:
     """Signed sizes in one unit, and their sum."""
     whole = sum(each.bytes for each in differences)
-    unit = binary_unit(max((abs(each.bytes) for each in differences), default=0))
+    unit = binary_unit(max(abs(each.bytes) for each in differences))
     grid = Grid(left=[title], right=["bytes"] if unit == "B" else ["bytes", unit])
     for cause, size in (*((each.cause, each.bytes) for each in differences), ("in all", whole)):
         sign = "+" if size > 0 else "-" if size else ""
