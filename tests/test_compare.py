@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvcalc.catalog import load_model, preset_names
 from kvcalc.compare import compare
-from kvcalc.engines import find_engine
+from kvcalc.engines import ENGINES, find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import KvcalcError
 from kvcalc.fit import Asked, Question
@@ -112,3 +112,13 @@ def test_it_refuses(words: tuple[str, ...], code: int, said: str) -> None:
     done = kvcalc("compare", *words)
     assert done.code == code
     assert said in done.err
+
+
+def test_one_model_under_every_engine() -> None:
+    """Half a GiB of bf16 or fp16 rows for 4,096 tokens of Llama-3-8B in all of them, and a page or a slot beside them in SGLang."""
+    rows = kvcalc("compare", "llama-3-8b", "--engine", "all", "--context", "4096", "--json").json["rows"]
+    assert [row["engine"] for row in rows] == list(ENGINES)
+    for row in rows:
+        beside = sum(each["bytes"] for each in row["request_differs"])
+        assert row["request_bytes"] == GIB // 2 + beside
+        assert beside == (131_072 if row["engine"] == "sglang" else 0)
