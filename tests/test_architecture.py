@@ -37,6 +37,7 @@ ALLOWED = {
     "gguf": {"units", "errors"},
     "nvml": {"units", "errors"},
     "catalog": {"families", "presets", "caches", "gguf", "layers", "hub", "safetensors", "tensors", "units", "errors"},
+    "verify": {"verify", "catalog", "engines", "estimate", "families", "fit", "gpus", "layers", "packing", "presets", "results", "tensors", "units", "errors"},
     "render": {"render", "results", "layers", "units", "errors"},
     "cli": {
         "__init__",
@@ -58,7 +59,7 @@ ALLOWED = {
     },
 }
 # Libraries, and the one place that may import each.
-HOMES = {"typer": {"cli"}, "rich": {"render"}, "yaml": {"catalog", "gpus"}, "huggingface_hub": {"hub"}, "torch": set()}
+HOMES = {"typer": {"cli"}, "rich": {"render"}, "yaml": {"catalog", "gpus"}, "huggingface_hub": {"hub"}, "torch": {"verify"}, "transformers": {"verify"}}
 PURE = {
     "layers",
     "caches",
