@@ -198,7 +198,7 @@ Gauge = tuple[str, Mapping[str, str], Decimal]
 """A line of /metrics: name, labels, value."""
 
 _GAUGE: Final = re.compile(r"^((?:vllm|sglang|llamacpp):\w{1,80})(?:\{([^\n]*)\})?[ \t]+(\S{1,40})", re.ASCII | re.MULTILINE)
-_LABEL: Final = re.compile(r'\b([a-z_]\w{0,60})="((?:[^"\\]|\\.)*)"', re.ASCII | re.IGNORECASE)
+_LABEL: Final = re.compile(r'\b([a-z_]\w{0,60})="((?:[^"\\]|\\.){0,2000})"', re.ASCII | re.IGNORECASE)
 
 
 def _gauges(page: bytes | None) -> list[Gauge]:
@@ -256,7 +256,7 @@ def _read_vllm(site: Site, gauges: list[Gauge]) -> VllmFacts:
     return VllmFacts(
         version=None if version is None else _Fields(site, "/version", version).text("version"),
         names=tuple(dict.fromkeys(named)),
-        context=first.whole("max_model_len"),
+        context=first.whole("max_model_len") or None,
         engines=engines,
         # vLLM adds up the blocks of all replicas, and shows the sum with each (vllm/v1/engine/core_client.py 0.33.0).
         blocks=None if blocks is None else blocks // engines,
@@ -483,6 +483,8 @@ def verify_server(facts: ServerFacts, question: Question) -> Verified:
             checks, more = _verify_llamacpp(facts, question, plan)
         case unreachable:
             assert_never(unreachable)
+    if not isinstance(facts, LlamaCppFacts) and facts.context not in (None, question.asked.context):
+        notes.append(Note(code="context", text=f"requests are of {facts.context:,} tokens here, as the server has it, not of {question.asked.context:,}"))
     if not any(check.predicted is not None and check.measured is not None for check in checks):
         raise KvcalcError("the server tells no figure that can be compared", hint="state --gpu or --kv-mem; its start-up log tells more: --log FILE")
     return Verified(checks=tuple(checks), ok=all(check.ok for check in checks), notes=(*notes, *more))

@@ -10,7 +10,6 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urljoin, urlsplit
 
-from kvcalc import __version__
 from kvcalc.errors import ExitCode, KvcalcError, printable
 from kvcalc.units import format_bytes, shorten
 
@@ -140,7 +139,7 @@ class Site:
         make = HTTPSConnection if self.address.scheme == "https" else HTTPConnection
         connection = make(self.address.host, self.address.port, timeout=min(CONNECT_S, left))
         # A compressed answer would have no bound to what it holds.
-        headers = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": f"kvcalc/{__version__}"}
+        headers = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "kvcalc"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         try:
