@@ -250,7 +250,7 @@ def _read_vllm(site: Site, gauges: list[Gauge]) -> VllmFacts:
     models = [model for model in _models(site) if model.text("parent") is None]
     first = models[0] if models else _Fields(site, "/v1/models", {})
     named = [text for key in ("root", "id") if (text := first.text(key)) is not None]
-    named += [site.shown(labels_["model_name"]) for _, labels_, _ in gauges if "model_name" in labels_][:1]
+    named += [site.shown(of["model_name"]) for _, of, _ in gauges if "model_name" in of][:1]
     used = _values(gauges, "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     version = _object(site, "/version")
     return VllmFacts(
@@ -593,7 +593,8 @@ def _live_vllm(facts: VllmFacts, blocks: int, plan: Plan, context: int) -> list[
     held = min(blocks, int(facts.used * (blocks - 1) + Decimal("0.5")))
     tokens = plan.capacity(blocks, context).tokens * held // blocks if blocks else 0
     room = max(0, blocks - plan.reserved - held) // plan.need(context)[0]
-    return _live(facts, _check("in use", None, tokens, "tokens", f"{held:,} of {blocks:,} blocks in each replica{_busy(facts)}"), room, context)
+    why = f"{held:,} of {blocks:,} blocks in each replica{_busy(facts)}; what only the prefix cache keeps is free"
+    return _live(facts, _check("in use", None, tokens, "tokens", why), room, context)
 
 
 def _busy(facts: ServerFacts) -> str:
@@ -625,7 +626,7 @@ def _verify_sglang(facts: SglangFacts, question: Question, plan: Plan) -> tuple[
     windows = [use.rows for use in uses if use.kind in ("sliding", "chunked")]
     full = [use.rows for use in uses if use.kind not in ("sliding", "chunked", "state")]
     if windows and full and facts.window_tokens is not None:
-        page = max(full) - facts.tokens
+        page = facts.arguments["page_size"] or 1
         why = "tokens of the pool for windows, by --swa-full-tokens-ratio"
         checks.append(_check("window tokens", max(windows) - page, facts.window_tokens, "tokens", why))
     if facts.most_running is not None:
@@ -633,7 +634,7 @@ def _verify_sglang(facts: SglangFacts, question: Question, plan: Plan) -> tuple[
         why = "requests that run at once" if asked else "requests that run at once, as the server chose"
         checks.append(_check("running", plan.max_requests if asked else None, facts.most_running, "requests", why))
     if facts.used is not None:
-        total = facts.tokens * facts.groups * question.options.dcp
+        total = facts.tokens * facts.groups
         room = max(0, total - facts.used) // context
         why = f"of {total:,} in all{_busy(facts)}; what only the prefix cache keeps is free"
         checks += _live(facts, _check("in use", None, facts.used, "tokens", why), room, context)
@@ -667,7 +668,14 @@ def _verify_llamacpp(facts: LlamaCppFacts, question: Question, plan: Plan) -> tu
     off = 0 if parameters is None else parameters * PARAMETERS_PERCENT // 100
     checks = [
         _check("slots", plan.slots, facts.slots, "slots", "requests that the server takes at once", otherwise="--max-seqs says how many"),
-        _check("slot context", own, facts.context, "tokens", "the longest request of a slot, in cells of 256", otherwise="--context is what all slots share"),
+        _check(
+            "slot context",
+            own,
+            facts.context,
+            "tokens",
+            "the longest request of a slot, in cells of 256",
+            otherwise="--context is what all slots share, which older builds may round otherwise",
+        ),
         _check(
             "parameters",
             parameters,

@@ -128,7 +128,9 @@ class Site:
         except KvcalcError:
             raise KvcalcError(f"{self.address}{path} redirects to what is no address", hint="name the server itself") from None
         if to._replace(path="") != origin:
-            raise KvcalcError(f"{self.address}{path} redirects to {self.shown(to.host)}, which is not followed", hint="name the server that it leads to")
+            raise KvcalcError(
+                f"{self.address}{path} redirects to {self.shown(str(to._replace(path='')))}, which is not followed", hint="name the server that it leads to"
+            )
         return urlsplit(urljoin(f"{origin}{target}", location)).path or "/"
 
     def _ask(self, target: str) -> tuple[int, str, bytes]:
