@@ -109,7 +109,7 @@ class _Read(NamedTuple):
 
 
 def read_log(data: bytes, engine: str | None = None) -> LogFacts:
-    """The last start that a log tells of, by that `engine`, or by the one that most of its lines are of.
+    """The last start that a log tells of, by that `engine` where its lines are known, else by the one that most of its lines are of.
 
     Raises KvcalcError where no line is known.
     """
@@ -126,16 +126,19 @@ def read_log(data: bytes, engine: str | None = None) -> LogFacts:
         _read_line(read, number, line, low)
     if starts:
         notes.append(Note(code="log-starts", text=f"the log tells of {starts + 1} starts: the last one is read"))
-    found = engine_of(read) if engine is None else next((name for name in ENGINES if name == engine), None)
+    found = next((name for name in ENGINES if name == engine), None) or _engine_of(read)
     if found is None or not (read.figures[found] or read.failures):
-        of = "" if engine is None else f" of {engine}"
-        raise KvcalcError(f"no line{of} in this log tells a memory figure", hint=f"lines that are looked for: {LOOKED_FOR}")
+        raise KvcalcError(
+            f"no line{'' if found is None else f' of {found}'} in this log tells a memory figure", hint=f"lines that are looked for: {LOOKED_FOR}"
+        )
     figures = read.figures[found]
-    failure = read.failures[-1] if read.failures else _failure_by_figures(figures)
+    planned = max((figure.line for figure in figures if figure.name in ("tokens", "requests")), default=0)
+    failures = [failure for failure in read.failures if failure.line >= planned or failure.why == "out_of_memory"]
+    failure = failures[-1] if failures else _failure_by_figures(figures)
     return LogFacts(found, read.releases.get(found), tuple(figures), dict(read.settings[found]), failure, tuple(notes))
 
 
-def engine_of(read: _Read) -> EngineName | None:
+def _engine_of(read: _Read) -> EngineName | None:
     """The engine that most figures are of; settings count where there is none, and failures that no engine is named with are vLLM's."""
     scores = {name: (len(read.figures[name]), len(read.settings[name]), name in read.releases) for name in ENGINES}
     best = max(ENGINES, key=lambda name: scores[name])
@@ -161,24 +164,24 @@ def _lines(data: bytes) -> Iterator[tuple[int, str]]:
 
 def _read_line(read: _Read, number: int, line: str, low: str) -> None:
     rank = _rank(line)
+    found: list[tuple[int, EngineName, Figure]] = []
     for known in LINES:
-        if known.anchor not in low:
-            continue
-        figures = read.figures[known.engine]
-        for match in known.pattern.finditer(line):
-            if len(figures) >= MOST_FIGURES:
-                break
-            figures += _figures(match.groupdict(), number, rank)
+        if known.anchor in low:
+            for match in known.pattern.finditer(line):
+                found += [(match.start(figure.name), known.engine, figure) for figure in _figures(match, number, rank)]
+    for _, engine, figure in sorted(found, key=lambda each: each[0]):
+        if len(read.figures[engine]) < MOST_FIGURES:
+            read.figures[engine].append(figure)
     for engine, pattern in RELEASES:
         if (release := pattern.search(line)) is not None:
-            read.releases[engine] = release.group(1)  # type: ignore[index]  # the table names engines
-    for name in ENGINES:
-        read.settings[name].update(settings_in(name, line, low))
+            read.releases[engine] = release.group(1)
+    for engine in ENGINES:
+        read.settings[engine].update(settings_in(engine, line, low))
     read.failures.extend(Failure(why, number) for text, why in FAILURES if text in low)
 
 
-def _figures(groups: Mapping[str, str | None], number: int, rank: str) -> Iterable[Figure]:
-    for name, text in groups.items():
+def _figures(match: re.Match[str], number: int, rank: str) -> Iterator[Figure]:
+    for name, text in match.groupdict().items():
         if text is not None:
             yield Figure(name, text.replace(",", ""), UNITS.get(name, "GiB"), number, rank)
 

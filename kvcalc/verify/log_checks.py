@@ -1,11 +1,11 @@
 """The figures of a start-up log beside what is predicted, and for a server that did not start what would have let it. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from decimal import Decimal
 from math import ceil
 from typing import Final, NamedTuple
 
-from kvcalc.engines.base import LayerUse, Plan, PlaneUse
+from kvcalc.engines.base import LayerUse, Plan
 from kvcalc.errors import KvcalcError
 from kvcalc.fit import Question, StatedWeights, advised, answer, budget, largest
 from kvcalc.layers import Note
@@ -20,6 +20,8 @@ WEIGHTS_PERCENT: Final = 2
 """How far weights as engines report them lie from their tensors' bytes: buffers of the model, and what the allocator rounds (public logs)."""
 MOST_UNITS: Final = 1 << 44
 """Beyond any pool: where a search for its size ends."""
+LARGEST_PAGE: Final = 64
+"""Tokens in a page of SGLang's that a log does not tell, at most: a public log of MiMo-V2-Flash pads its pools by so many."""
 FULLEST_PERCENT: Final = 98
 """The largest part of a GPU that is proposed to an engine, in hundredths."""
 
@@ -103,9 +105,10 @@ def _block_checks(facts: LogFacts, question: Question, plan: Plan) -> Iterator[C
         units, basis = _Span(count, count, count), f"from {count:,} blocks ({described(blocks)})"
         yield _told("KV cache", count * pool.unit_bytes, f"{basis}: the log does not print the memory")
     elif tokens is not None and tokens.number > 0:
-        short = largest(lambda number: plan.capacity(number, length).tokens < tokens.number, MOST_UNITS)
-        over = largest(lambda number: plan.capacity(number, length).tokens <= tokens.number, MOST_UNITS)
-        units, basis = _Span(short + 1, short + 1, max(over, short + 1)), f"from {int(tokens.number):,} tokens ({described(tokens)})"
+        count = int(tokens.number)
+        short = largest(lambda number: plan.capacity(number, length).tokens < count, MOST_UNITS)
+        over = largest(lambda number: plan.capacity(number, length).tokens <= count, MOST_UNITS)
+        units, basis = _Span(short + 1, short + 1, max(over, short + 1)), f"from {count:,} tokens ({described(tokens)})"
         yield _told("KV cache", units.likely * pool.unit_bytes, f"{basis}, in blocks of {pool.unit_bytes:,} B: the log does not print the memory")
         tokens = None if over > short else tokens
     else:
@@ -178,8 +181,12 @@ def _trtllm_checks(facts: LogFacts, plan: Plan) -> Iterator[Check]:
         yield _size("KV cache", units * pool.unit_bytes, [allocated], f"{units:,} blocks of {pool.unit_bytes:,} B")
 
 
-def _row_bytes(uses: Iterable[LayerUse], wanted: Callable[[PlaneUse], bool]) -> int:
-    return sum(use.layers * plane.row_bytes for use in uses for plane in use.planes if wanted(plane))
+ROLES: Final = frozenset(("k", "v", "latent", "rope", "index"))
+"""Planes of rows that grow with tokens."""
+
+
+def _row_bytes(uses: Iterable[LayerUse], roles: Collection[str]) -> int:
+    return sum(use.layers * plane.row_bytes for use in uses for plane in use.planes if plane.plane.role in roles)
 
 
 _BEHIND_WINDOWS: Final = ("sliding", "chunked")
@@ -187,6 +194,8 @@ _BEHIND_WINDOWS: Final = ("sliding", "chunked")
 
 def _sglang_checks(facts: LogFacts, question: Question, plan: Plan) -> Iterator[Check]:
     """K and V of each pool by its tokens. A pool has a page more than it says, which absorbs padding."""
+    from kvcalc.engines.sglang import SglangPlan  # other logs do without
+
     uses = [use for use in plan.uses(question.asked.context) if use.cache is not None and use.kind != "state"]
     windows = [use for use in uses if use.kind in _BEHIND_WINDOWS]
     full = [use for use in uses if use.kind not in _BEHIND_WINDOWS]
@@ -197,22 +206,22 @@ def _sglang_checks(facts: LogFacts, question: Question, plan: Plan) -> Iterator[
         of_windows = bool(windows) and not of_full and (whole is not None or number == 0 or not full)
         kept, name = (windows, "pool for windows") if of_windows else (full or windows, "pool")
         count = int(tokens.number)
-        for size_name, label, wanted in (
-            ("k_size", "K", lambda plane: plane.plane.role != "v"),
-            ("v_size", "V", lambda plane: plane.plane.role == "v"),
-            ("kv_size", "KV", lambda plane: True),
+        for size_name, label, roles in (
+            ("k_size", "K", ROLES - {"v"}),
+            ("v_size", "V", {"v"}),
+            ("kv_size", "KV", ROLES),
         ):
             size = facts.beside(tokens, size_name)
             if size is not None:
-                row = _row_bytes(kept, wanted)
-                page = row * (1 if question.options.block_size is None else question.options.block_size)
+                row = _row_bytes(kept, roles)
+                page = row * max(LARGEST_PAGE, plan.page if isinstance(plan, SglangPlan) else 1)
                 yield _size(f"{label} of the {name}", count * row, [size], f"{count:,} tokens of {row:,} B, and a page for padding", page)
     states, conv, recurrent = facts.last("state_slots"), facts.last("conv_size"), facts.last("state_size")
     if states is not None and conv is not None and recurrent is not None:
         slots = [use for use in plan.uses(question.asked.context) if use.kind == "state"]
         count = int(states.number) + 1
         for figure, role in ((conv, "conv"), (recurrent, "state")):
-            row = _row_bytes(slots, lambda plane, role=role: plane.plane.role == role)  # type: ignore[misc]  # the default binds the loop's value
+            row = _row_bytes(slots, {role})
             yield _size(f"{role} states", count * row, [figure], f"{int(states.number):,} slots of {row:,} B, and one for padding")
 
 
@@ -266,7 +275,8 @@ def _estimates(facts: LogFacts, question: Question) -> tuple[list[Check], list[N
         if figure is not None and likely is not None and field in predicted.ranges:
             checks.append(_estimate(name, likely, predicted.ranges[field], figure))
     weights, kv = facts.most("weights"), facts.least("available")
-    if known and kv is not None and weights is not None and weights.number > 0 and question.weights is None:
+    told = question.utilization is not None or facts.settings  # a configuration that does not name it leaves it at the default
+    if known and told and kv is not None and weights is not None and weights.number > 0 and question.weights is None:
         left = budget(of_gpu._replace(weights=StatedWeights(weights.size_bytes, "gpu", "the log")))
         ends = left.ranges.get("kv_bytes", Range(low=left.left, high=left.left))
         ends = Range(low=min(ends.low, left.left), high=max(ends.high, left.left))
@@ -281,7 +291,11 @@ def _weights_checks(facts: LogFacts, memory: Memory, ranges: dict[str, Range]) -
     miss = predicted * WEIGHTS_PERCENT // 100
     given = ranges.get("weights_bytes", Range(low=predicted, high=predicted))
     yield _estimate(
-        "weights", predicted, Range(low=given.low - miss, high=given.high + miss), figure, f" ({memory.weights_from}; engines report up to {WEIGHTS_PERCENT} % else)"
+        "weights",
+        predicted,
+        Range(low=given.low - miss, high=given.high + miss),
+        figure,
+        f" ({memory.weights_from}; engines report up to {WEIGHTS_PERCENT} % else)",
     )
 
 
@@ -316,24 +330,64 @@ def diagnose(facts: LogFacts, question: Question) -> Diagnosis | None:
     """Why the server of a log did not start; None where it did, or where neither the log nor the question tells its memory."""
     plan = question.engine.plan(question.spec, question.options)
     failure = facts.failure
-    if failure is None and facts.last("tokens", "blocks", "pool_tokens", "allocated", "kv_size_mib", "requests") is not None:
+    if facts.last(*_AFTER_PLANNING) is not None and (failure is None or failure.why == "out_of_memory"):
         return None
     if failure is not None and failure.why == "occupied":
         return _occupied(facts, question)
     budgeted = _as_budgeted(facts, question, plan)
     if budgeted is None:
         return None
-    found = advised(budgeted)
-    if found.fits and failure is not None and failure.why == "length" and facts.last("needed") is not None:
-        lacking = plan.need(question.asked.context)[0] * plan.pools[0].unit_bytes - 1  # the log says that there is less
-        budgeted = question._replace(kv_bytes=lacking, utilization=None, weights=None, quantization=None, reserve_bytes=0)
-        found = advised(budgeted)
+    found, more = advised(budgeted), ""
     if found.fits and failure is None:
         return None
+    if found.fits and (bounded := _bounded_by_message(facts, question, plan)) is not None:
+        budgeted, more = bounded
+        found = advised(budgeted)
     changes = tuple(found.advice)
-    if (more := _least_utilization(budgeted)) is not None:
-        changes = (*changes[:1], more, *(change for change in changes[1:] if not change.options.startswith("--utilization") or " --" in change.options))
-    return Diagnosis(budgeted, found, _bound(failure, found, budgeted), changes)
+    if (part := _least_utilization(budgeted)) is not None:
+        changes = (*changes[:1], part, *(change for change in changes[1:] if not change.options.startswith("--utilization") or " --" in change.options))
+    if (alone := _without_others(facts, budgeted)) is not None:
+        changes = (alone, *changes)
+    return Diagnosis(budgeted, found, _bound(failure, found, budgeted) + more, changes)
+
+
+_AFTER_PLANNING: Final = ("tokens", "requests", "pool_tokens", "allocated", "kv_size_mib")
+"""Figures that are printed once the cache is planned. Old releases of vLLM print their blocks before they refuse."""
+
+
+def _bounded_by_message(facts: LogFacts, question: Question, plan: Plan) -> tuple[Question, str] | None:
+    """Where a request fits by what is predicted and the engine says that it is too long: the budget in the sizes of the prediction, and what that rests on."""
+    needed, available = facts.last("needed"), facts.last("available_for_requests") or facts.least("available")
+    if facts.failure is None or facts.failure.why != "length" or needed is None or needed.number <= 0:
+        return None
+    wants = plan.need(question.asked.context)[0] * plan.pools[0].unit_bytes
+    alone = question._replace(utilization=None, weights=None, quantization=None, reserve_bytes=0)
+    if available is None:
+        return alone._replace(kv_bytes=wants - 1), "; the log does not say how much there is: what follows is answered for the most that it can have been"
+    share = max(Decimal(0), available.number / needed.number)
+    text = (
+        f"; the engine itself counts {needed.text} GiB for it and has {available.text}: what follows is answered for the same share of what is predicted here, "
+        "and another release of the engine may be meant"
+    )
+    return alone._replace(kv_bytes=int(wants * share)), text
+
+
+def _without_others(facts: LogFacts, question: Question) -> Change | None:
+    """Memory outside of the engine's allocator beyond what an engine takes there: what else runs on the GPU."""
+    figure = facts.most("non_torch")
+    if figure is None or question.kv_bytes is not None:
+        return None
+    predicted = budget(question)
+    own, likely = predicted.ranges.get("runtime_bytes"), predicted.memory.runtime_bytes
+    if own is None or likely is None or figure.size_bytes <= own.high:
+        return None
+    others = figure.size_bytes - likely
+    found = answer(question._replace(reserve_bytes=question.reserve_bytes - others))
+    if not found.fits:
+        return None
+    held = next(row.requests for row in found.lengths if row.context == found.context)
+    text = f"end what else runs on the GPU and holds {format_bytes(others)} of it ({described(figure)}: {figure.text} GiB outside of the allocator)"
+    return Change(text=text, options="", requests=held, context=found.context, gpus=found.gpus)
 
 
 def _occupied(facts: LogFacts, question: Question) -> Diagnosis | None:
@@ -429,7 +483,7 @@ def _bound(failure: Failure | None, found: Fit, question: Question) -> str:
         lacking = format_bytes(found.lacking_bytes)
         return f"weights and what is kept beside them leave nothing for the cache ({where}): {lacking} too little for a request of {asked.context:,} tokens"
     if found.fits:
-        return f"the engine did not start ({where}), although by what is predicted a request of {asked.context:,} tokens fits"
+        return f"{where} says so, although by what is predicted a request of {asked.context:,} tokens fits"
     return (
         f"the KV cache ({where}): a request of {asked.context:,} tokens takes {format_bytes(found.capacity.request_bytes)}, "
         f"there are {format_bytes(found.memory.kv_bytes)}: {format_bytes(found.lacking_bytes)} too little"
@@ -448,21 +502,32 @@ def _failed(facts: LogFacts, question: Question, plan: Plan) -> tuple[list[Check
         checks.append(_size(f"one request of {tokens:,} tokens", units * pool.unit_bytes, [needed], f"{units:,} blocks of {pool.unit_bytes:,} B"))
     logged = _logged_kv(facts, plan)
     if estimated is not None and logged is not None:
-        ends = [largest(lambda number, size=size: plan.need(number)[0] <= size // pool.unit_bytes - plan.reserved, tokens) for size in logged[0]]
+        ends = [_longest(plan, size // pool.unit_bytes - plan.reserved, tokens) for size in logged[0]]
         checks.append(_count("longest request", _Span(*ends), estimated, f"from {logged[1].text} {logged[1].unit} for the KV cache"))
     try:
         found = diagnose(facts, question)
     except KvcalcError as error:
         return checks, [Note(code="changes", text=f"what would have let it start is not known: {error.message}")]
     if found is None:
-        if facts.failure is None:
-            return checks, []
-        says = "the server did not start, and neither the log nor the question tells how much memory it had: state --gpu or --gpu-mem"
-        return checks, [Note(code="failed", text=says)]
+        return checks, [] if facts.failure is None else [Note(code="failed", text=_undiagnosed(facts, facts.failure))]
     notes = [Note(code="failed", text=f"the server did not start: {found.bound}")]
-    notes += [
-        Note(code="change", text=f"{change.options}: {change.text}; then {change.requests:,} x {change.context:,} tokens fit") for change in found.changes
-    ]
+    notes += [Note(code="change", text=_worded(change)) for change in found.changes]
     if not found.changes:
         notes.append(Note(code="changes", text="no change that was tried lets it start"))
     return checks, notes
+
+
+def _longest(plan: Plan, units: int, limit: int) -> int:
+    """The longest request up to `limit` tokens that so many units hold."""
+    return largest(lambda tokens: plan.need(tokens)[0] <= units, limit)
+
+
+def _undiagnosed(facts: LogFacts, failure: Failure) -> str:
+    if facts.last(*_AFTER_PLANNING) is not None:
+        return f"memory ran out (line {failure.line}) once the cache was there: more was needed beside it than was kept back; a lower --utilization leaves more"
+    return f"the server did not start (line {failure.line}), and neither the log nor the question tells how much memory it had: state --gpu or --gpu-mem"
+
+
+def _worded(change: Change) -> str:
+    says = f"{change.options}: {change.text}" if change.options else change.text
+    return f"{says}; then {change.requests:,} x {change.context:,} tokens fit"

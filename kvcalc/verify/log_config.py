@@ -1,7 +1,7 @@
 """The configuration that a start-up log states: the engine's words, and what the command line calls them."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kvcalc.engines import find_engine
@@ -9,7 +9,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.packing import parse_kv_dtype, parse_state_dtype
 from kvcalc.units import parse_count, parse_part
 
-_SETTING: Final = re.compile(r"""(?:--)?['"]?([A-Za-z][\w-]{1,50})['"]?\s{0,3}[=:\s]\s{0,3}('[^']{0,400}'|"[^"]{0,400}"|[\w.+/:~-]{1,400})""", re.ASCII)
+_VALUE: Final = r"""(?=('[^']{0,400}'|"[^"]{0,400}"|[\w.+/:~-]{1,400}))"""
 _SWITCH: Final = re.compile(r"--([a-z][a-z-]{1,50})(?=\s|$)", re.ASCII)
 _SHORT: Final = re.compile(r"(?<!\S)-(tp|pp|dp|dcp|np|c|m|ctk|ctv|ub|fa)\s{1,3}([\w./:-]{1,400})", re.ASCII)
 _SERVED: Final = re.compile(r"vllm serve ([\w./:~-]{1,400})", re.ASCII)
@@ -17,7 +17,16 @@ _MTP: Final = re.compile(r"method['\"]?\s?[=:]\s?['\"]?(\w{0,40})['\"]?,[^)}]{0,
 
 # What the lines of an engine's configuration contain, in lower case.
 _CONFIG_LINES: Final[Mapping[str, tuple[str, ...]]] = {
-    "vllm": ("llm engine (v", "non-default args", "args: namespace(", "initializing an llm engine", "vllm serve ", "vllm.entrypoints", "max_num_batched_tokens=", "tensor_parallel_size="),
+    "vllm": (
+        "llm engine (v",
+        "non-default args",
+        "args: namespace(",
+        "initializing an llm engine",
+        "vllm serve ",
+        "vllm.entrypoints",
+        "max_num_batched_tokens=",
+        "tensor_parallel_size=",
+    ),
     "sglang": ("server_args=", "sglang.launch_server", "launch_server ", "sglang serve"),
     "trtllm": ("trtllm-serve", "trtllm-bench", "llmargs(", "torchllmargs(", "kvcacheconfig("),
     "llama.cpp": ("llama-server ", "llama-cli "),
@@ -46,7 +55,6 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "enable_expert_parallel": "expert_parallel",
         "language_model_only": "language_model_only",
         "quantization": "quantization",
-        "num_speculative_tokens": "",
     },
     "sglang": {
         "model_path": "model",
@@ -83,16 +91,39 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "kv_cache_free_gpu_memory_fraction": "utilization",
         "enable_attention_dp": "enable_dp_attention",
     },
-    "llama.cpp": {"model": "model", "hf": "model", "ctx_size": "context", "parallel": "max_seqs", "ubatch_size": "ubatch_size", "cache_type_k": "k", "cache_type_v": "v"},
+    "llama.cpp": {
+        "model": "model",
+        "hf": "model",
+        "ctx_size": "context",
+        "parallel": "max_seqs",
+        "ubatch_size": "ubatch_size",
+        "cache_type_k": "k",
+        "cache_type_v": "v",
+    },
 }
 """The engine's word for an option, and the command line's name for it."""
+
+
+def _either(names: Iterable[str]) -> str:
+    """The longest first: the first that matches is taken."""
+    return "|".join(name.replace("_", "[-_]") for name in sorted(names, key=len, reverse=True))
+
+
+_SETTINGS: Final = {
+    engine: re.compile(
+        rf"""(?:--|(?<![\w-])['"]?)({_either(names)})['"]?\s{{0,3}}[=: ]\s{{0,3}}{_VALUE}""",
+        re.ASCII,
+    )
+    for engine, names in _NAMES.items()
+}
+"""A setting and its value, which is looked at without taking it, so that a value may begin with a setting."""
 
 _SHORT_NAMES: Final = {"ctk": "k", "ctv": "v", "c": "context", "m": "model", "np": "max_seqs", "ub": "ubatch_size", "fa": "flash_attn"}
 _LLAMACPP_LINES: Final = (
     ("n_ubatch", "ubatch_size", re.compile(r"\bn_ubatch\s{1,12}= (\d{1,9})", re.ASCII)),
     ("kv_unified", "kv_unified", re.compile(r"\bkv_unified\s{1,12}= (true|false|0|1)", re.ASCII)),
     ("flash_attn", "flash_attn", re.compile(r"\bflash_attn\s{1,12}= (\w{1,9})", re.ASCII)),
-    ("general.name", "model", re.compile(r"general\.name\s{1,40}\w{1,9}\s{1,9}= (.{1,200})")),
+    ("(version gguf", "model", re.compile(r"tensors from (.{1,300}?\.gguf) \(version GGUF")),
     ("k (", "k", re.compile(r"(?:\bK|c\^KV) \((\w{1,12})\):", re.ASCII)),
     ("v (", "v", re.compile(r"\bV \((\w{1,12})\):", re.ASCII)),
 )
@@ -118,10 +149,10 @@ def settings_in(engine: str, line: str, low: str) -> dict[str, str]:
     if not any(text in low for text in _CONFIG_LINES[engine]):
         return found
     names = _NAMES[engine]
-    for word, value in _SETTING.findall(line):
-        name = names.get(word.replace("-", "_"))
-        text = value.strip("'\"").rstrip(",")
-        if name and text not in ("None", "", "null"):
+    for word, value in _SETTINGS[engine].findall(line):
+        name = names[word.replace("-", "_")]
+        text = value.strip("'\"").rstrip(",.")
+        if text not in ("None", "", "null"):
             found.setdefault(name, text)
     for word in _SWITCH.findall(line):
         name = names.get(word.replace("-", "_"), "")
@@ -193,7 +224,11 @@ def _kv_dtype(settings: Mapping[str, str]) -> str | None:
         k = settings.get("k", settings.get("v", ""))
         return f"k={k},v={settings.get('v', k)}"
     text = settings.get("kv_dtype")
-    return None if text is None else text.removeprefix("torch.")
+    return None if text is None else _ASKED_FOR.get(text, text.removeprefix("torch."))
+
+
+_ASKED_FOR: Final = {"fp8_ds_mla": "fp8"}
+"""What vLLM makes of an option by itself, and prints."""
 
 
 def _engine(engine: str, release: str | None) -> str:

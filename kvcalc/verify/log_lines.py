@@ -73,7 +73,7 @@ _VLLM: Final = (
     _line("vllm", "cpu blocks", r"# CPU blocks: N(cpu_blocks)"),
     _line("vllm", "block size to", r"setting (?:kv cache|attention) block size to N(block_tokens)"),
     _line("vllm", "total_gpu_memory", r"total_gpu_memory\W{1,3}F(total) ?GiB(?:\) x (?:gpu_memory_utilization )?\(?F(utilization)\)? = F(usable) ?GiB)?"),
-    _line("vllm", "gpu_memory_utilization ", r"gpu_memory_utilization \(?F(utilization)"),
+    _line("vllm", "gpu_memory_utilization ", r"gpu_memory_utilization F(utilization)"),
     _line("vllm", "can use", r"can use F(usable) ?GiB"),
     _line("vllm", "non_torch_memory", r"non_torch_memory(?: takes|=)? ?F(non_torch) ?GiB"),
     _line("vllm", "gib for non-torch", r"F(non_torch) GiB for non-torch"),
@@ -98,14 +98,18 @@ _VLLM: Final = (
 # SGLang: sglang/srt/mem_cache/, sglang/srt/model_executor/, sglang/srt/managers/scheduler.py (0.5.23).
 _SGLANG: Final = (
     _line("sglang", "load weight", r"load weight begin\. avail mem=F(free) GB"),
-    _line("sglang", "mem usage=", r"^(?:(?!capture)[^=]){0,200}(?:=[^=]{0,60}){0,6}mem usage=F(weights) GB"),
+    _line("sglang", "mem usage=", r"^(?!.{0,400}(?:capture|init torch)).{0,400}?mem usage=F(weights) GB"),
     _line("sglang", "capture", r"capture [^=]{0,120}mem usage=F(graphs) GB"),
     _line("sglang", "#tokens", r"#tokens: N(pool_tokens), K (?:size: )?F(k_size) GB, V (?:size: )?F(v_size) GB"),
     _line("sglang", "#tokens", r"#tokens: N(pool_tokens), KV size: F(kv_size) GB"),
     _line("sglang", "draft k", r"draft K F(draft_k_size) GB, V F(draft_v_size) GB"),
     _line("sglang", "full_layer_tokens", r"full_layer_tokens=N(full_tokens)"),
     _line("sglang", "swa_layer_tokens", r"swa_layer_tokens=N(window_tokens)"),
-    _line("sglang", "max_mamba_cache_size", r"max_mamba_cache_size: N(state_slots), conv(?:_state size:)? F(conv_size) ?GB, ssm(?:_state size:)? F(state_size) ?GB"),
+    _line(
+        "sglang",
+        "max_mamba_cache_size",
+        r"max_mamba_cache_size: N(state_slots), conv(?:_state size:)? F(conv_size) ?GB, ssm(?:_state size:)? F(state_size) ?GB",
+    ),
     _line("sglang", "max_total_num_tokens", r"max_total_num_tokens=N(tokens)"),
     _line("sglang", "max_running_requests", r"max_running_requests=N(slots)"),
     _line("sglang", "context_len", r"context_len=N(context)"),
@@ -137,8 +141,8 @@ _LLAMACPP: Final = (
     _line("llama.cpp", "kv self size", r"KV self size {1,4}= {0,8}F(kv_size_mib) MiB"),
     _line("llama.cpp", "size =", r"(?:llama_kv_cache\w{0,20}: |^)size = {0,8}F(kv_size_mib) MiB(?: \( {0,8}N(cells) cells, {1,4}N(cache_layers) layers)?"),
     _line("llama.cpp", "size =", r"recurrent\w{0,20}:? size = {0,8}F(states_size_mib) MiB(?: \( {0,8}N(state_slots) cells, {1,4}N(state_layers) layers)?"),
-    _line("llama.cpp", "k", r"\b(?:K|c\^KV) ?(?:\(\w{1,12}\): {0,8}F(k_size_mib) MiB)"),
-    _line("llama.cpp", "v", r"\bV \(\w{1,12}\): {0,8}F(v_size_mib) MiB"),
+    _line("llama.cpp", " mib", r"\b(?:K|c\^KV) ?(?:\(\w{1,12}\): {0,8}F(k_size_mib) MiB)"),
+    _line("llama.cpp", " mib", r"\bV \(\w{1,12}\): {0,8}F(v_size_mib) MiB"),
     _line("llama.cpp", "r (", r"\bR \(\w{1,12}\): {0,8}F(r_size_mib) MiB"),
     _line("llama.cpp", "s (", r"\bS \(\w{1,12}\): {0,8}F(s_size_mib) MiB"),
     _line("llama.cpp", "cells, ", r"layers\), K F(k_size_mib), V F(v_size_mib)$"),
@@ -181,7 +185,7 @@ FAILURES: Final[tuple[tuple[str, Failed], ...]] = (
 STARTS: Final = ("vllm api server version", "server_args=serverargs(", "[tensorrt-llm] tensorrt-llm version", "build_info: b")
 """Lines with which a server begins, in lower case: what stands before the last of them is another start."""
 
-RELEASES: Final = (
+RELEASES: Final[tuple[tuple[EngineName, re.Pattern[str]], ...]] = (
     ("vllm", re.compile(r"vLLM API server version v?(\d{1,3}\.\d{1,3}[\w.+]{0,60})")),
     ("vllm", re.compile(r"LLM engine \(v?(\d{1,3}\.\d{1,3}[\w.+]{0,60})\)")),
     ("sglang", re.compile(r"\bsglang[ =]{1,2}v?(\d\.\d{1,3}[\w.+]{0,40})")),
