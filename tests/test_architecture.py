@@ -55,6 +55,7 @@ ALLOWED = {
         "results",
         "packing",
         "units",
+        "verify",
         "errors",
     },
 }

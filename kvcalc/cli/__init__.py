@@ -60,7 +60,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-COMMANDS: Final = ("estimate", "fit", "compare", "models", "gpus")
+COMMANDS: Final = ("estimate", "fit", "compare", "verify", "models", "gpus")
 
 
 class Commands(TyperGroup):
@@ -90,6 +90,8 @@ def _function(name: str) -> Callable[..., Any]:
             from kvcalc.cli.fit import fit as function
         case "compare":
             from kvcalc.cli.compare import compare as function
+        case "verify":
+            from kvcalc.cli.verify import verify as function
         case "models":
             from kvcalc.cli.catalogues import models as function
         case _:

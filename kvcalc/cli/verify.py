@@ -1,0 +1,116 @@
+"""`kvcalc verify`."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kvcalc.cli.budget import BUDGET, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.cli.options import CONTEXT_WITHOUT_MODEL, DEPLOYMENT, MODEL, Context, Json, check_owned, find_gpu_named, length_for, options_of, with_options
+from kvcalc.errors import ExitCode, KvcalcError
+
+if TYPE_CHECKING:
+    from kvcalc.fit import Question
+    from kvcalc.results.verify import Verified
+
+API_KEY: Final = "KVCALC_API_KEY"
+"""The environment variable that holds a server's API key."""
+MAX_LOG_BYTES: Final = 64 << 20
+"""A start-up is at the beginning of a log, or at the end of its last restart; the rest of a longer one is not read."""
+DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT) for name, (_, default) in group.items()}
+
+
+@with_options(MODEL, BUDGET, DEPLOYMENT)
+def verify(
+    call: typer.Context,
+    server: Annotated[str | None, typer.Option("--server", metavar="URL", help=f"A running vLLM, SGLang or llama.cpp; its API key from {API_KEY}.")] = None,
+    log: Annotated[str | None, typer.Option("--log", metavar="FILE", help="A start-up log of vLLM, SGLang, llama.cpp or TensorRT-LLM; - reads it.")] = None,
+    context: Context = None,
+    engine: Annotated[str | None, typer.Option("--engine", metavar="NAME", help="Whose rules, where the server or the log does not tell.")] = None,
+    as_json: Json = False,
+) -> int:
+    """The prediction against a server or a log, figure by figure. Options on the command line win over what they say. Exit code 1: they disagree."""
+    if (server is None) == (log is None):
+        raise typer.BadParameter("say what to verify against: --server URL or --log FILE")
+    if log is not None:
+        from kvcalc.engines import find_engine
+        from kvcalc.verify.log import options_from, read_log
+        from kvcalc.verify.log_checks import verify_log
+
+        found = read_log(_log_bytes(log), None if engine is None else find_engine(engine).name)
+        stated = options_from(found)
+        result = verify_log(found, _question(call.params, stated, stated.get("model"), context, engine))
+    else:
+        result = _verify_server(str(server), call.params, context, engine)
+    if as_json:
+        print(result.to_json())
+    else:
+        from kvcalc.render.style import console_for_stdout
+        from kvcalc.render.verify import render_verify
+
+        render_verify(result, console_for_stdout())
+    return ExitCode.YES if result.ok else ExitCode.NO
+
+
+def _verify_server(url: str, typed: Mapping[str, Any], context: int | None, engine: str | None) -> "Verified":
+    from kvcalc.verify.server import find_served, options_from, read_server, verify_server
+
+    facts = read_server(url, os.environ.get(API_KEY) or None)
+    return verify_server(facts, _question(typed, options_from(facts), find_served(facts), context, engine))
+
+
+def _log_bytes(name: str) -> bytes:
+    """The beginning of a log, or of what comes in."""
+    if name == "-":
+        return sys.stdin.buffer.read(MAX_LOG_BYTES)
+    try:
+        with Path(name).expanduser().open("rb") as file:
+            return file.read(MAX_LOG_BYTES)
+    except OSError as error:
+        raise KvcalcError(f"{name[:200]} cannot be read: {error.strerror}") from None
+
+
+def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | None, context: int | None, engine: str | None) -> "Question":
+    """What is predicted: the options that were typed, and for those that were not what the server or the log states."""
+    from kvcalc.catalog import load_model, model_from_shape
+    from kvcalc.engines import find_engine
+    from kvcalc.engines.base import Device
+    from kvcalc.fit import Asked, Question
+    from kvcalc.results.fit import GpuInfo
+
+    typed = {**given, **{name: value for name, value in stated.items() if name in DEFAULTS and given[name] == DEFAULTS[name]}}
+    rules = find_engine(engine or stated.get("engine") or "vllm")
+    check_owned(given, (rules.name,))
+    shape = (typed["layers"], typed["kv_heads"], typed["head_dim"])
+    name = given["model"] or model
+    if name is not None and shape == (None, None, None):
+        found = load_model(name, typed["revision"], typed["as_model_type"])
+    elif given["model"] is None and None not in shape:
+        found = model_from_shape(*shape)
+    else:
+        raise KvcalcError("which model it is cannot be told from what the server or the log says", hint="name it with --model")
+    card = None if typed["gpu"] is None else find_gpu_named(typed["gpu"])
+    memory = typed["gpu_mem"] if typed["gpu_mem"] is not None or card is None or typed["kv_mem"] is not None else card.memory()[0]
+    device = card.device(typed["gpu_mem"]) if card is not None else None if memory is None else Device("the GPU", None, (memory,))
+    named = quantization_named(typed["quantization"])
+    tp = shared_heads(typed)
+    options = with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed)
+    length = context or stated.get("context") or length_for(found, None, rules.name, None if memory is None else memory * deployed_gpus(typed, tp))
+    weighed = found.weighed()
+    weights, notes = checkpoint_of(found, named=named is not None) if memory is not None and typed["kv_mem"] is None else (None, ())
+    return Question(
+        weighed,
+        rules,
+        options,
+        Asked(found.name, found.source, found.served_as, length or CONTEXT_WITHOUT_MODEL, 1),
+        GpuInfo(name=None if card is None else card.name, memory_bytes=memory),
+        kv_bytes=typed["kv_mem"],
+        utilization=utilization_of(typed, rules.name),
+        weights=weights,
+        quantization=named,
+        reserve_bytes=typed["reserve"],
+        notes=notes,
+    )
