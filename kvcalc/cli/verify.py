@@ -39,10 +39,12 @@ def verify(
         from kvcalc.engines import find_engine
         from kvcalc.verify.log import options_from, read_log
         from kvcalc.verify.log_checks import verify_log
+        from kvcalc.verify.server import find_named
 
         found = read_log(_log_bytes(log), None if engine is None else find_engine(engine).name)
         stated = options_from(found)
-        result = verify_log(found, _question(call.params, stated, stated.get("model"), context, engine))
+        model = find_named([stated["model"]]) if "model" in stated else None
+        result = verify_log(found, _question(call.params, stated, model, context, engine))
     else:
         result = _verify_server(str(server), call.params, context, engine)
     if as_json:

@@ -11,8 +11,15 @@ def render_verify(result: Verified, console: Console) -> None:
     """The verdict, a row a figure, and for each what its agreement means."""
     compared = [check for check in result.checks if check.predicted is not None and check.measured is not None]
     wrong = sum(not check.ok for check in result.checks)
-    verdict = f"{len(compared)} figures agree" if result.ok else f"{wrong} of {len(result.checks)} figures disagree"
+    agree = "no figure has a prediction" if not compared else "1 figure agrees" if len(compared) == 1 else f"{len(compared)} figures agree"
+    verdict = agree if result.ok else f"{wrong} of {len(result.checks)} figures disagree"
     console.print(verdict, style="bold", highlight=False, markup=False)
+    if result.checks:
+        _table(result, console)
+    notes(console, result.notes)
+
+
+def _table(result: Verified, console: Console) -> None:
     console.print()
     grid = Grid(left=["", "figure"], right=["predicted", "measured", "difference"])
     for check in result.checks:
@@ -21,7 +28,6 @@ def render_verify(result: Verified, console: Console) -> None:
     console.print()
     for check in result.checks:
         console.print(f"{printable(check.name)}: {printable(check.explanation)}", highlight=False, markup=False)
-    notes(console, result.notes)
 
 
 def _shown(value: float | str | None) -> str:

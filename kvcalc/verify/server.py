@@ -6,7 +6,7 @@ server's arguments, and one of `internal_states` for each group of GPUs), sglang
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple, assert_never
 
@@ -365,12 +365,17 @@ def _slot_tokens(slot: _Fields) -> int:
 
 
 def find_served(facts: ServerFacts) -> str | None:
-    """What `load_model` takes for the model that is served: a preset by its name, alias or repositories, else a Hub id. None where the names that the
-    server has for it tell neither. A path is never read: the server may be elsewhere, and may say anything.
+    """What `load_model` takes for the model that is served. None where the names that the server has for it do not tell."""
+    return find_named(facts.names)
+
+
+def find_named(names: Sequence[str]) -> str | None:
+    """What `load_model` takes for the model of these names: a preset by its name, alias or repositories, else a Hub id. None where they tell
+    neither. A path is never read: the server may be elsewhere, and may say anything.
     """
     of_hub = {hub.lower(): preset.name for preset in presets() for hub in preset.hub}
     by_tail = {hub.rpartition("/")[2]: name for hub, name in of_hub.items()}
-    for name in facts.names:
+    for name in names:
         plain = _repository(name)
         tail = plain.rpartition("/")[2].lower()
         bare = _QUANTIZED.sub("", tail.removesuffix(".gguf"))
