@@ -83,7 +83,10 @@ def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | 
     from kvcalc.fit import Asked, Question
     from kvcalc.results.fit import GpuInfo
 
-    typed = {**given, **{name: value for name, value in stated.items() if name in DEFAULTS and given[name] == DEFAULTS[name]}}
+    free = {name: value for name, value in stated.items() if name in DEFAULTS and given[name] == DEFAULTS[name]}
+    if given["utilization"] is not None:
+        free.pop("mem_fraction_static", None)  # the same under another name
+    typed = {**given, **free}
     rules = find_engine(engine or stated.get("engine") or "vllm")
     check_owned(given, (rules.name,))
     shape = (typed["layers"], typed["kv_heads"], typed["head_dim"])
