@@ -57,7 +57,9 @@ def test_a_server_that_did_not_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--log", "x.log", "--server", "http://127.0.0.1"), 2, "say what to verify against"),
+        (("--log", "x.log", "--server", "http://127.0.0.1"), 2, "give one of them"),
+        (("--log", "x.log", "--all"), 2, "--all and --max-mem go with --device"),
+        (("--device", "cpu", "--all", "--model", "llama-3-8b"), 2, "leave out --model"),
         (("--log", "nowhere.log"), 3, "nowhere.log cannot be read"),
         (("--server", "ftp://127.0.0.1"), 2, "http"),
         (("--server", "http://127.0.0.1:9"), 4, "127.0.0.1"),

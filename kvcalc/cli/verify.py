@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kvcalc.cli.budget import BUDGET, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
 from kvcalc.cli.options import CONTEXT_WITHOUT_MODEL, DEPLOYMENT, MODEL, Context, Json, check_owned, find_gpu_named, length_for, options_of, with_options
 from kvcalc.errors import ExitCode, KvcalcError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kvcalc.fit import Question
     from kvcalc.results.verify import Verified
 
+SMALL_PRESET: Final = "qwen3-0.6b"
+"""The model that is verified on a device where none is named."""
 API_KEY: Final = "KVCALC_API_KEY"
 """The environment variable that holds a server's API key."""
 MAX_LOG_BYTES: Final = 64 << 20
@@ -23,18 +25,29 @@ MAX_LOG_BYTES: Final = 64 << 20
 DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT) for name, (_, default) in group.items()}
 
 
+DEVICE: Final = "cuda"
+"""What is measured on where nothing is said."""
+
+
 @with_options(MODEL, BUDGET, DEPLOYMENT)
 def verify(
     call: typer.Context,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="DEVICE", help="Where transformers builds the cache: cuda, cuda:1 or cpu.  [default: cuda]")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="On the device: one small model of each kind of layer.")] = False,
+    max_mem: Annotated[int | None, typer.Option("--max-mem", **SIZE, help="On the device: take no more than this; half of what is free if left out.")] = None,
     server: Annotated[str | None, typer.Option("--server", metavar="URL", help=f"A running vLLM, SGLang or llama.cpp; its API key from {API_KEY}.")] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="FILE", help="A start-up log of vLLM, SGLang, llama.cpp or TensorRT-LLM; - reads it.")] = None,
     context: Context = None,
     engine: Annotated[str | None, typer.Option("--engine", metavar="NAME", help="Whose rules, where the server or the log does not tell.")] = None,
     as_json: Json = False,
 ) -> int:
-    """The prediction against a server or a log, figure by figure. Options on the command line win over what they say. Exit code 1: they disagree."""
-    if (server is None) == (log is None):
-        raise typer.BadParameter("say what to verify against: --server URL or --log FILE")
+    """The prediction against a device, a server or a log. Options on the command line win over what these say. Exit code 1: they disagree."""
+    if sum(each is not None for each in (device, server, log)) > 1:
+        raise typer.BadParameter("--device, --server and --log are three things to verify against: give one of them")
+    if (server or log) is not None and (every or max_mem is not None):
+        raise typer.BadParameter("--all and --max-mem go with --device")
     if log is not None:
         from kvcalc.engines import find_engine
         from kvcalc.verify.log import options_from, read_log
@@ -45,8 +58,10 @@ def verify(
         stated = options_from(found)
         model = find_named([stated["model"]]) if "model" in stated else None
         result = verify_log(found, _question(call.params, stated, model, context, engine))
+    elif server is not None:
+        result = _verify_server(server, call.params, context, engine)
     else:
-        result = _verify_server(str(server), call.params, context, engine)
+        result = _verify_device(device or DEVICE, call.params, max_mem, every=every)
     if as_json:
         print(result.to_json())
     else:
@@ -55,6 +70,30 @@ def verify(
 
         render_verify(result, console_for_stdout())
     return ExitCode.YES if result.ok else ExitCode.NO
+
+
+def _verify_device(device: str, typed: Mapping[str, Any], max_mem: int | None, *, every: bool) -> "Verified":
+    from kvcalc.catalog import load_model
+    from kvcalc.verify.device import model_cases, require_libraries, small_cases, verify_device
+
+    if every and typed["model"] is not None:
+        raise typer.BadParameter("--all verifies one model of each kind: leave out --model")
+    require_libraries()
+    if every:
+        cases = small_cases()
+    else:
+        found = load_model(typed["model"] or SMALL_PRESET, typed["revision"], typed["as_model_type"])
+        cases = model_cases(found.name, found.spec, device=device, max_bytes=max_mem)
+    told = sys.stderr.isatty()
+
+    def progress(name: str) -> None:
+        if told:
+            print(f"\r\x1b[Kmeasuring {name}", end="", file=sys.stderr, flush=True)
+
+    result = verify_device(device, cases, max_bytes=max_mem, progress=progress)
+    if told:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return result
 
 
 def _verify_server(url: str, typed: Mapping[str, Any], context: int | None, engine: str | None) -> "Verified":
