@@ -22,6 +22,7 @@ from kvcalc.verify import device as verify
 from kvcalc.verify.allocator import block_bytes, blocks_bytes, charged, most_charged
 from kvcalc.verify.device import Case, Expected, Measure, expect, judge, model_cases, small_cases, verify_device
 from kvcalc.verify.forms import FromModel, Moment, Reading, Report, Request, Storage
+from kvcalc.verify.shrink import shrink
 from kvcalc.verify.worker import measure
 
 MIB = 1 << 20
@@ -249,6 +250,58 @@ def test_versions_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
     verify.require_libraries()
 
 
+LARGE: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 262_144,
+    "hidden_size": 2560,
+    "intermediate_size": 10_240,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 1024,
+    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 2,
+}
+"""The shape of Gemma-3-4B, with a third of its layers: 4,096 bytes a token and layer."""
+
+
+def test_a_config_made_small_keeps_one_of_each_layer() -> None:
+    small = shrink(LARGE, "bfloat16")
+    assert small is not None
+    assert read_config(small).layers == read_config(LARGE).layers[:6]
+    assert (small["hidden_size"], small["vocab_size"], small["intermediate_size"], small["num_hidden_layers"]) == (64, 128, 32, 6)
+
+
+def test_a_width_that_caches_depend_on_stays() -> None:
+    mamba = {"model_type": "mamba", "num_hidden_layers": 4, "hidden_size": 2560, "state_size": 16, "expand": 2, "intermediate_size": 5120, "vocab_size": 50_280}
+    small = shrink(mamba, "float16")
+    assert small is not None
+    assert (small["intermediate_size"], small["vocab_size"], small["num_hidden_layers"], small["dtype"]) == (5120, 128, 2, "float16")
+
+
+def test_a_hidden_size_under_two_names_stays() -> None:
+    """LFM2's convolutions are as wide as the hidden size, which its published configs state as conv_dim too."""
+    lfm2 = {"model_type": "lfm2", "hidden_size": 2048, "conv_dim": 2048, "num_hidden_layers": 3, "num_attention_heads": 32, "num_key_value_heads": 8}
+    small = shrink({**lfm2, "conv_L_cache": 3, "layer_types": ["conv", "full_attention", "conv"]}, "bfloat16")
+    assert small is not None
+    assert small["hidden_size"] == 2048
+
+
+def test_a_model_that_cannot_be_made_small_is_stood_in_for() -> None:
+    fields = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_hidden_layers": "many"}}
+    assert shrink(fields, "bfloat16") is None
+    names = [each.name for each in model_cases("m", load_model("gemma-3-1b").spec, device="cpu", max_bytes=None, config=fields)]
+    assert names == ["m", "gemma-3-1b, window 16"]
+
+
+def test_a_derived_case_that_fails_is_noted() -> None:
+    fails = answers(KvcalcError("the measurement failed: ValueError"))
+    with pytest.raises(KvcalcError, match="llama: model was not measured: the measurement failed"):
+        verify_device("cpu", [case()._replace(derived=True)], max_bytes=None, progress=quiet, measure=fails)
+
+
 def test_the_small_models_are_of_many_kinds() -> None:
     kinds = {each.kinds for case in small_cases() for each in expect(case, "cpu", None)}
     assert len(kinds) >= 15
@@ -301,8 +354,19 @@ def test_a_case_in_a_process_of_its_own() -> None:
 
 
 @needs_torch
+def test_a_config_made_small_is_built() -> None:
+    found = verify_device("cpu", model_cases("m", read_config(LARGE), device="cpu", max_bytes=None, config=LARGE)[1:], max_bytes=None, progress=quiet)
+    assert [(check.name, check.measured) for check in found.checks] == [
+        ("m made small: model, prefill", 6 * 2 * 37 * 4096),
+        ("m made small: model, decode", 6 * 2 * 40 * 4096),
+        ("m made small: model, static", 6 * 2 * 64 * 4096),
+    ]
+    assert found.ok
+
+
+@needs_torch
 def test_room_is_checked_before_anything_is_built() -> None:
-    with pytest.raises(KvcalcError, match="and may take 1.00 MiB"):
+    with pytest.raises(KvcalcError, match=r"and may take 1\.00 MiB"):
         verify_device("cpu", [case(config=False)], max_bytes=MIB, progress=quiet)
 
 

@@ -7,13 +7,17 @@ _TINY: Final = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 32, "
 _FEW_EXPERTS: Final = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1}
 
 
+SMALL_PREFILL: Final = 37
+"""Tokens of a prompt that is longer than the windows of 16 and no multiple of anything."""
+
+
 class SmallModel(NamedTuple):
     """A config.json that both transformers and kvcalc read. `encoder_tokens` where they are not the model's own number; `prefill` tokens of the prompt."""
 
     name: str
     config: Mapping[str, Any]
     encoder_tokens: int | None = None
-    prefill: int = 37
+    prefill: int = SMALL_PREFILL
     static: bool = True
 
 

@@ -1,10 +1,13 @@
 """What a measuring process is asked, and what it answers: JSON in, JSON out."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from kvcalc.layers import Frozen, Size
+
+DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""Packings of one element under torch's names."""
 
 
 class Filled(Frozen):

@@ -14,10 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from kvcalc.errors import ExitCode, printable
 from kvcalc.units import BINARY_UNITS, format_bytes
-from kvcalc.verify.forms import Bare, ByUpdate, Filled, FromModel, Moment, Reading, Report, Request, Storage
+from kvcalc.verify.forms import DTYPES, Bare, ByUpdate, Filled, FromModel, Moment, Reading, Report, Request, Storage
 
-DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8_e4m3": "float8_e4m3fn"}
-"""Packings of one element under torch's names."""
 COUNTERS: Final = (
     "requested_bytes.all.current",
     "allocated_bytes.all.current",
