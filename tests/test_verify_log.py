@@ -313,6 +313,14 @@ def test_a_figure_that_is_off_is_found(old: bytes, new: bytes, name: str) -> Non
     assert [each.name for each in found.checks if not each.ok] == [name]
 
 
+def test_a_hybrids_block_size_is_exact() -> None:
+    """Qwen3.5-27B in fp8 rows on a GB10, under vLLM 0.25.1."""
+    log = b"Setting attention block size to 1600 tokens\nPadding mamba page size by 0.25%% to\nGPU KV cache size: %s tokens"
+    asked = question("qwen3.5-27b", "vllm@0.25", 262144, Options(kv_dtype=parse_kv_dtype("fp8"), draft_layers=True, speculative_tokens=3))
+    assert check(verify_log(read_log(log % b"2,192,477"), asked).checks, "block size").ok
+    assert not check(verify_log(read_log(log.replace(b"1600", b"800") % b"2,192,477"), asked).checks, "block size").ok
+
+
 def test_memory_in_bytes_leaves_nothing_open() -> None:
     """9,318,930,329 B are 142,195 tokens of 65,536 B in a pool of 16-token blocks, and not one block more."""
     log = b"Current kv cache memory in use is 9318930329 bytes\nGPU KV cache size: %d tokens\n"
@@ -346,9 +354,35 @@ def test_sglang_pools_agree() -> None:
 
 def test_llamacpp_takes_the_last_context() -> None:
     found = verify_log(read_log(LLAMACPP), question("qwen2.5-7b", "llama.cpp", 32768, Options(max_seqs=1)))
-    assert [(each.name, each.predicted) for each in found.checks] == [("cache", 1792 << 20), ("K", 896 << 20), ("V", 896 << 20)]
+    exact = [(each.name, each.predicted) for each in found.checks if "an estimate" not in each.explanation]
+    assert exact == [("cache", 1792 << 20), ("K", 896 << 20), ("V", 896 << 20)]
+    assert check(found.checks, "compute buffer").measured == 304 << 20
     assert found.ok
     assert not verify_log(read_log(LLAMACPP), question("qwen2.5-7b", "llama.cpp", 16384, Options(max_seqs=1))).ok
+
+
+def test_llamacpp_states_count_in_the_cache() -> None:
+    """Qwen3.5-35B-A3B at -c 32768 in 4 slots."""
+    log = (
+        b"0.01.234 I llama_context: n_ctx         = 32768\n"
+        b"llama_kv_cache: size =  640.00 MiB ( 32768 cells,  10 layers,  4/1 seqs), K (f16):  320.00 MiB, V (f16):  320.00 MiB\n"
+        b"llama_memory_recurrent: size =  251.25 MiB (     4 cells,  40 layers,  4 seqs), R (f32):   11.25 MiB, S (f32):  240.00 MiB\n"
+        b"sched_reserve:  CUDA_Host compute buffer size =    80.00 MiB\n"
+    )
+    found = verify_log(read_log(log), question("qwen3.5-35b-a3b", "llama.cpp", 32768, Options(max_seqs=4, unified=True)))
+    assert [(each.name, each.ok) for each in found.checks] == [(name, True) for name in ("cache", "K", "V", "R", "S")]
+    assert check(found.checks, "cache").predicted == int(Decimal("891.25") * 2**20)
+
+
+def test_sglang_keeps_windows_in_a_pool_of_their_own() -> None:
+    """MiMo-V2-Flash on four GPUs."""
+    log = (
+        b"Use sliding window memory pool. full_layer_tokens=375360, swa_layer_tokens=300288\n"
+        b"KV Cache is allocated. dtype: torch.bfloat16, #tokens: 300288, K size: 8.38 GB, V size: 5.59 GB\n"
+    )
+    found = verify_log(read_log(log), question("mimo-v2-flash", "sglang", 32768, Options(tp=4)))
+    assert found.ok
+    assert {"K of the pool for windows", "V of the pool for windows"} <= {each.name for each in found.checks}
 
 
 def test_a_release_that_is_not_printed_is_found_by_its_figures() -> None:

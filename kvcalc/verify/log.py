@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from kvcalc.errors import KvcalcError, printable
 from kvcalc.layers import Note
+from kvcalc.units import MAX_BYTES, MAX_TOKENS
 from kvcalc.verify.log_config import settings_in
 from kvcalc.verify.log_lines import FAILURES, LINES, LOOKED_FOR, RELEASES, STARTS, UNIT_BYTES, UNITS, EngineName, Failed
 
@@ -213,13 +214,13 @@ def options_from(facts: LogFacts) -> dict[str, Any]:
 
     found = parsed(facts.engine, facts.release, facts.settings)
     total, part, length = facts.least("total"), facts.last("utilization"), facts.last("max_seq_len") or facts.last("context")
-    if total is not None and total.number > 0:
+    if total is not None and 0 < total.size_bytes <= MAX_BYTES:
         found.setdefault("gpu_mem", total.size_bytes)
     if part is not None and 0 < part.number <= 1 and "mem_fraction_static" not in found:
         found.setdefault("utilization", part.number)
-    if length is not None and length.number > 0:
+    if length is not None and 0 < length.number <= MAX_TOKENS:
         found["context"] = int(length.number)
     slots = facts.last("slots")
-    if slots is not None and slots.number > 0 and facts.engine == "llama.cpp":
+    if slots is not None and 0 < slots.number <= MAX_TOKENS and facts.engine == "llama.cpp":
         found.setdefault("max_seqs", int(slots.number))
     return found

@@ -113,13 +113,23 @@ def _logged_kv(facts: LogFacts, plan: Plan) -> tuple[_Span, Figure] | None:
 def _cache_checks(facts: LogFacts, question: Question, plan: Plan) -> Iterator[Check]:
     match facts.engine:
         case "vllm":
+            yield from _block_size(facts, plan)
             yield from _block_checks(facts, question, plan)
         case "trtllm":
+            yield from _block_size(facts, plan)
             yield from _trtllm_checks(facts, plan)
         case "sglang":
             yield from _sglang_checks(facts, question, plan)
         case "llama.cpp":
             yield from _llamacpp_checks(facts, question, plan)
+
+
+def _block_size(facts: LogFacts, plan: Plan) -> Iterator[Check]:
+    """Tokens of a block: the last size that is set, since hybrids enlarge it until a state fits."""
+    figure = facts.last("block_tokens")
+    if figure is not None:
+        rows = plan.pools[0].unit_rows
+        yield _count("block size", _Span(rows, rows, rows), figure, "what the engine takes for this model and these options")
 
 
 def _block_checks(facts: LogFacts, question: Question, plan: Plan) -> Iterator[Check]:
@@ -256,9 +266,9 @@ def _sglang_checks(facts: LogFacts, question: Question, plan: Plan) -> Iterator[
     if states is not None and conv is not None and recurrent is not None:
         slots = [use for use in plan.uses(question.asked.context) if use.kind == "state"]
         count = int(states.number) + 1
-        for figure, role in ((conv, "conv"), (recurrent, "state")):
+        for figure, role, name in ((conv, "conv", "convolution states"), (recurrent, "state", "recurrent states")):
             row = _row_bytes(slots, {role})
-            yield _size(f"{role} states", count * row, [figure], f"{int(states.number):,} slots of {row:,} B, and one for padding")
+            yield _size(name, count * row, [figure], f"{int(states.number):,} slots of {row:,} B, and one for padding")
 
 
 def _llamacpp_checks(facts: LogFacts, question: Question, plan: Plan) -> Iterator[Check]:
@@ -301,9 +311,10 @@ def _estimates(facts: LogFacts, question: Question) -> tuple[list[Check], list[N
         predicted = budget(of_gpu)
     except KvcalcError as error:
         return [], [Note(code="estimates", text=f"weights and what is kept beside them are not predicted: {error.message}")]
-    checks = list(_weights_checks(facts, predicted.memory, predicted.ranges))
+    checks = list(_weights_checks(facts, of_gpu, predicted.memory, predicted.ranges))
     for name, field, figure in (
         ("activation peak", "activation_bytes", facts.most("activation")),
+        ("compute buffer", "activation_bytes", _largest_buffer(facts, "compute_buffer_mib")),
         ("memory outside of the allocator", "runtime_bytes", facts.most("non_torch")),
         ("CUDA graphs", "graph_bytes", facts.most("graphs_estimated")),
     ):
@@ -320,19 +331,22 @@ def _estimates(facts: LogFacts, question: Question) -> tuple[list[Check], list[N
     return checks, [*predicted.notes]
 
 
-def _weights_checks(facts: LogFacts, memory: Memory, ranges: dict[str, Range]) -> Iterator[Check]:
-    figure, predicted = facts.most("weights"), memory.weights_bytes
+def _weights_checks(facts: LogFacts, question: Question, memory: Memory, ranges: dict[str, Range]) -> Iterator[Check]:
+    """llama.cpp loads files in many forms: its buffer tells of the model alone where the form is known."""
+    spec, predicted = question.spec, memory.weights_bytes
+    stored = question.weights is not None or question.quantization is not None or spec.facts.checkpoint_bytes is not None
+    figure = facts.most("weights") or (_largest_buffer(facts, "model_buffer_mib") if stored else None)
     if figure is None or predicted is None or figure.number <= 0:
         return
     miss = predicted * WEIGHTS_PERCENT // 100
     given = ranges.get("weights_bytes", Range(low=predicted, high=predicted))
-    yield _estimate(
-        "weights",
-        predicted,
-        Range(low=given.low - miss, high=given.high + miss),
-        figure,
-        f" ({memory.weights_from}; engines report up to {WEIGHTS_PERCENT} % else)",
-    )
+    says = f" ({memory.weights_from}; engines report up to {WEIGHTS_PERCENT} % else)"
+    yield _estimate("weights", predicted, Range(low=given.low - miss, high=given.high + miss), figure, says)
+
+
+def _largest_buffer(facts: LogFacts, name: str) -> Figure | None:
+    """Of the GPUs' buffers, each named on a line of its own."""
+    return max(facts.all(name), key=lambda figure: figure.number, default=None)
 
 
 def _estimate(name: str, likely: int, ends: Range, figure: Figure, more: str = "") -> Check:

@@ -18,6 +18,7 @@ UNIT_BYTES: Final[Mapping[str, int]] = {"bytes": 1, **BINARY_UNITS, "GB": DECIMA
 UNITS: Final[Mapping[str, str]] = {
     "requests": "x",
     "utilization": "of the GPU",
+    **dict.fromkeys(("page_padding", "padding_layers"), "%"),
     **dict.fromkeys(("tokens", "context", "max_seq_len", "estimated_length", "stored_tokens", "block_tokens", "pool_tokens"), "tokens"),
     **dict.fromkeys(("full_tokens", "window_tokens", "swa_cells", "full_cells", "cells"), "tokens"),
     **dict.fromkeys(("blocks", "cpu_blocks"), "blocks"),
@@ -25,7 +26,7 @@ UNITS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("cache_layers", "state_layers"), "layers"),
     **dict.fromkeys(("in_use_bytes",), "bytes"),
     **dict.fromkeys(("kv_size_mib", "k_size_mib", "v_size_mib", "states_size_mib", "r_size_mib", "s_size_mib"), "MiB"),
-    **dict.fromkeys(("model_buffer_mib", "kv_buffer_mib", "compute_buffer_mib", "output_buffer_mib"), "MiB"),
+    **dict.fromkeys(("model_buffer_mib", "kv_buffer_mib", "compute_buffer_mib", "host_buffer_mib"), "MiB"),
     **dict.fromkeys(("kv_budget_gb", "model_memory_gb"), "GB"),
 }
 """Of the figures that are not GiB. What SGLang and old releases of vLLM print as GB is 2**30 bytes (facts of both: they divide by 1 << 30)."""
@@ -72,6 +73,8 @@ _VLLM: Final = (
     _line("vllm", "num_gpu_blocks", r"num_gpu_blocks\W{1,3}N(blocks)"),
     _line("vllm", "cpu blocks", r"# CPU blocks: N(cpu_blocks)"),
     _line("vllm", "block size to", r"setting (?:kv cache|attention) block size to N(block_tokens)"),
+    _line("vllm", "padding mamba page size", r"padding mamba page size by F(page_padding)%"),
+    _line("vllm", "padding layers", r"may waste at most F(padding_layers)%"),
     _line("vllm", "total_gpu_memory", r"total_gpu_memory\W{1,3}F(total) ?GiB(?:\) x (?:gpu_memory_utilization )?\(?F(utilization)\)? = F(usable) ?GiB)?"),
     _line("vllm", "gpu_memory_utilization ", r"gpu_memory_utilization F(utilization)"),
     _line("vllm", "can use", r"can use F(usable) ?GiB"),
@@ -135,6 +138,8 @@ _TRTLLM: Final = (
 )
 
 # llama.cpp: src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp, src/llama-context.cpp (0c1e57098), and its forks and older names.
+_DEVICE: Final = r"\b(?:CUDA|ROCm|HIP|Vulkan|SYCL|Metal|MTL|MUSA|CANN)[\d.]{0,6}"
+"""A device of ggml's that is no CPU."""
 _LLAMACPP: Final = (
     _line("llama.cpp", "n_ctx ", r"\bn_ctx {1,12}= N(context)"),
     _line("llama.cpp", "n_seq_max", r"\bn_seq_max {1,12}= N(slots)"),
@@ -148,10 +153,10 @@ _LLAMACPP: Final = (
     _line("llama.cpp", "cells, ", r"layers\), K F(k_size_mib), V F(v_size_mib)$"),
     _line("llama.cpp", "creating non-swa", r"creating non-SWA KV cache, size = N(full_cells) cells"),
     _line("llama.cpp", "creating ", r"creating {1,8}SWA KV cache, size = N(swa_cells) cells"),
-    _line("llama.cpp", "model buffer size", r"model buffer size = {0,8}F(model_buffer_mib) MiB"),
-    _line("llama.cpp", "kv buffer size", r"KV buffer size = {0,8}F(kv_buffer_mib) MiB"),
-    _line("llama.cpp", "compute buffer size", r"compute buffer size = {0,8}F(compute_buffer_mib) MiB"),
-    _line("llama.cpp", "output buffer size", r"output buffer size = {0,8}F(output_buffer_mib) MiB"),
+    _line("llama.cpp", "model buffer size", rf"{_DEVICE} model buffer size = {{0,8}}F(model_buffer_mib) MiB"),
+    _line("llama.cpp", "kv buffer size", rf"{_DEVICE} KV buffer size = {{0,8}}F(kv_buffer_mib) MiB"),
+    _line("llama.cpp", "compute buffer size", rf"{_DEVICE} compute buffer size = {{0,8}}F(compute_buffer_mib) MiB"),
+    _line("llama.cpp", "buffer size", r"(?:CPU\w{0,12}|_Host|host) (?:model|KV|compute|output) buffer size = {0,8}F(host_buffer_mib) MiB"),
     # as people retell them
     _line("llama.cpp", "kv ", r"^KV F(kv_size_mib) MiB$"),
     _line("llama.cpp", "keys ", r"^Keys F(k_size_mib) MiB$"),
