@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcalc.catalog import load_model
+from kvcalc.cli.budget import BUDGET
+from kvcalc.cli.options import DEPLOYMENT, MODEL
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import ExitCode, KvcalcError
@@ -21,7 +23,8 @@ from kvcalc.quantizations import BY_NAME
 from kvcalc.results.fit import GpuInfo
 from kvcalc.results.verify import Check
 from kvcalc.verify.log import MOST_BYTES, LogFacts, options_from, read_log
-from kvcalc.verify.log_checks import Diagnosis, diagnose, verify_log
+from kvcalc.verify.log_checks import verify_log
+from kvcalc.verify.log_failures import Diagnosis, diagnose
 from kvcalc.verify.log_lines import LINES
 
 GIB = 1 << 30
@@ -196,6 +199,11 @@ def test_a_drafter_is_read_beside_its_model() -> None:
     )
     found = options_from(read_log(log))
     assert (found["model"], found["mtp"], found["no_prefix_caching"], found["engine"]) == ("org/m", 3, True, "vllm@0.25")
+
+
+@pytest.mark.parametrize("log", [VLLM, VLLM_V0, SGLANG, TRTLLM, LLAMACPP, REFUSED])
+def test_options_have_the_names_of_the_command_line(log: bytes) -> None:
+    assert set(options_from(read_log(log))) <= {*MODEL, *BUDGET, *DEPLOYMENT, "engine", "context"}
 
 
 def test_the_last_of_several_starts_counts() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kvcalc.engines import find_engine
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import KvcalcError, printable
 from kvcalc.packing import parse_kv_dtype, parse_state_dtype
 from kvcalc.units import parse_count, parse_part
 
@@ -198,7 +198,7 @@ def parsed(engine: str, release: str | None, settings: Mapping[str, str]) -> dic
     if (stored := _QUANTIZATIONS.get(settings.get("quantization", "").lower())) is not None:
         found["quantization"] = stored
     if settings.get("model"):
-        found["model"] = settings["model"].strip()
+        found["model"] = printable(settings["model"])
     return found
 
 
