@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from kvcalc.engines import find_engine
@@ -187,6 +188,7 @@ def parsed(engine: str, release: str | None, settings: Mapping[str, str]) -> dic
     for names, parse in ((_COUNTS, parse_count), (_PARTS, parse_part), (("mamba_ssm_cache_dtype",), parse_state_dtype)):
         for name in names:
             _keep(found, name, settings.get(name), parse)
+    _keep(found, "mamba_full_memory_ratio", settings.get("mamba_full_memory_ratio"), _ratio)
     _keep(found, "kv_dtype", _kv_dtype(settings), parse_kv_dtype)
     for name in _FLAGS:
         _keep(found, name, settings.get(name), _switch)
@@ -209,6 +211,14 @@ def _keep(found: dict[str, Any], name: str, text: str | None, parse: Callable[[s
         found[name] = parse(text)
     except KvcalcError:
         return  # a word of the engine that is no number here, such as -1 or auto
+
+
+def _ratio(text: str) -> Decimal:
+    """A part that may be more than the whole."""
+    whole, _, decimals = text.partition(".")
+    if not (whole.isdecimal() and (decimals or "0").isdecimal() and 0 < Decimal(text) <= 100):
+        raise KvcalcError(f"{text[:40]!r} is not between 0 and 100")
+    return Decimal(text)
 
 
 def _switch(text: str) -> bool:
