@@ -65,7 +65,8 @@ TRTLLM = b"""[TensorRT-LLM][INFO] Number of tokens per block: 32.
 """
 # Qwen3-235B-A22B in fp8 under SGLang, one of four GPUs.
 SGLANG = b"""[2025-08-01 10:00:00] server_args=ServerArgs(model_path='org/m', tokenizer_path='org/m', tp_size=4, dp_size=1, context_length=None, \
-mem_fraction_static=0.88, max_running_requests=None, kv_cache_dtype='auto', chunked_prefill_size=8192, page_size=1, disable_radix_cache=True, mamba_full_memory_ratio=1.5, quantization=None)
+mem_fraction_static=0.88, max_running_requests=None, kv_cache_dtype='auto', chunked_prefill_size=8192, page_size=1, disable_radix_cache=True, \
+mamba_full_memory_ratio=1.5, quantization=None)
 [2025-08-01 10:00:40 TP0] Load weight end. type=Qwen3MoeForCausalLM, dtype=torch.bfloat16, avail mem=24.10 GB, mem usage=54.30 GB.
 [2025-08-01 10:00:41 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 367404, K size: 8.23 GB, V size: 8.23 GB
 [2025-08-01 10:00:41 TP1] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 367404, K size: 8.23 GB, V size: 8.23 GB
