@@ -19,6 +19,11 @@ def test_there_are_screens_and_the_first_is_the_main_one() -> None:
 
 @pytest.mark.parametrize(("words", "screen"), SCREENS, ids=[words for words, _ in SCREENS])
 def test_a_screen_is_real_output(words: str, screen: str) -> None:
+    """What is measured on a device is shown up to what its rows mean."""
+    if words.startswith("verify"):
+        pytest.importorskip("torch", reason="torch is not installed: nothing can be measured")
+        assert kvcalc(*words.split()).out.startswith(screen)
+        return
     assert kvcalc(*words.split()).out.rstrip("\n") == screen
 
 
