@@ -57,7 +57,8 @@ def verify(
         found = read_log(_log_bytes(log), None if engine is None else find_engine(engine).name)
         stated = options_from(found)
         model = find_named([stated["model"]]) if "model" in stated else None
-        result = verify_log(found, _question(call.params, stated, model, context, engine))
+        question = _question(call.params, stated, model, context, engine)._replace(weights=None, notes=())  # the log says what was loaded
+        result = verify_log(found, question, any_release=engine is None and found.release is None)
     elif server is not None:
         result = _verify_server(server, call.params, context, engine)
     else:
