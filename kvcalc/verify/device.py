@@ -238,7 +238,8 @@ def require_libraries() -> None:
 def _environment(request: Request) -> dict[str, str]:
     """Nothing is downloaded, and the allocator is set before torch is imported: it reads its settings once."""
     allocator = f"expandable_segments:{request.expandable}"
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "PYTORCH_ALLOC_CONF": allocator, "PYTORCH_CUDA_ALLOC_CONF": allocator}
+    own = {name: value for name, value in os.environ.items() if name != "PYTORCH_CUDA_ALLOC_CONF"}  # the older name of the same settings
+    return {**own, "HF_HUB_OFFLINE": "1", "PYTORCH_ALLOC_CONF": allocator}
 
 
 def _small_case(model: SmallModel) -> Case:
@@ -331,7 +332,7 @@ def _summary(agreed: Mapping[str, bool], report: Report | None) -> Iterator[Note
         return
     yield Note(code="versions", text=f"torch {report.torch}, transformers {report.transformers}, {report.device_name}")
     if report.transformers != TRANSFORMERS.version:
-        yield Note(code="version", text=f"predictions are of transformers {TRANSFORMERS.version}")
+        yield Note(code="version", text=f"predictions are of transformers {TRANSFORMERS.version}: other releases cache some models otherwise")
     if report.readings and (after := report.readings[-1].after):
         peak, reserved = after["allocated_bytes.all.peak"], after["reserved_bytes.all.current"]
         text = f"the last case peaked at {format_bytes(peak)} and reserved {format_bytes(reserved)}, weights and step included: neither is predicted"

@@ -79,7 +79,7 @@ class Storage(Frozen):
 
 class Reading(Frozen):
     """The caches at one moment: storages on the device, of K, V and states (`storages`) and of counters and window sizes beside them (`housekeeping`);
-    bytes on other devices (`elsewhere`). `before` and `after`: torch.cuda.memory_stats, before there was a cache and now (none of a CPU).
+    bytes of K, V and states on other devices (`elsewhere`). `before` and `after`: torch.cuda.memory_stats, before there was a cache and now (none of a CPU).
     """
 
     moment: Moment

@@ -61,7 +61,7 @@ def measure(request: Request) -> Report:
     try:
         with torch.inference_mode():
             play = _player(torch, request, meter)
-            readings, left = meter.watch(play)
+            readings, left = meter.watch(play, plays=3 if meter.cuda and not isinstance(request.what, Bare) else 1)
     except NoRoomError as error:
         return report.model_copy(update={"refused": str(error)})
     return report.model_copy(update={"readings": readings, "left": left})
@@ -94,10 +94,12 @@ class _Meter:
         if self.max_bytes is not None and size_bytes > self.max_bytes:
             raise NoRoomError(f"it needs up to {format_bytes(size_bytes)}, and may take {format_bytes(self.max_bytes)}")
 
-    def watch(self, play: Play) -> tuple[tuple[Reading, ...], int | None]:
-        """The readings of the last of several plays, and the bytes that were left after it. On a CPU nothing needs to be warm."""
+    def watch(self, play: Play, plays: int) -> tuple[tuple[Reading, ...], int | None]:
+        """The readings of the last of several plays, and the bytes that were left after it. Nothing needs to be warm on a CPU, nor for bare tensors, which
+        without expandable segments would find the blocks of an earlier play.
+        """
         readings: list[Reading] = []
-        for _ in range(3 if self.cuda else 1):
+        for _ in range(plays):
             readings.clear()
             before = self._counters()
             play(partial(self._read, readings, before))
@@ -121,7 +123,9 @@ class _Meter:
             moment=moment,
             storages=tuple(_storage(tensor) for tensor in here if tensor.dtype.is_floating_point),
             housekeeping=tuple(_storage(tensor) for tensor in here if not tensor.dtype.is_floating_point),
-            elsewhere=sum(tensor.untyped_storage().nbytes() for tensor in found.values() if tensor.device.type != self.device.type),
+            elsewhere=sum(
+                tensor.untyped_storage().nbytes() for tensor in found.values() if tensor.device.type != self.device.type and tensor.dtype.is_floating_point
+            ),
             before=dict(before),
             after=after,
         )
