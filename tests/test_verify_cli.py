@@ -8,6 +8,7 @@ import pytest
 
 from tests.command import kvcalc
 from tests.test_verify_log import REFUSED, VLLM
+from tests.test_verify_server import Server, server, vllm  # noqa: F401 (fixtures)
 
 MODEL = ("--model", "llama-3-8b")
 
@@ -52,6 +53,15 @@ def test_a_server_that_did_not_start(tmp_path: Path) -> None:
     done = kvcalc("verify", "--log", "start.log", "--model", "llama-3.1-8b", "--gpu", "a10g", cwd=tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[1])})
     assert "12.03 GiB too little" in " ".join(done.out.split())
     assert "--context 32496" in done.out
+
+
+def test_a_server(vllm: Server) -> None:  # noqa: F811 (the fixture)
+    """208 blocks of 784 tokens, 141,994 tokens, 4.33 requests: as a public server of vLLM 0.28 told them; its options are its own."""
+    done = kvcalc("verify", "--server", vllm.url, "--model", "qwen3.5-27b", "--json", env={"KVCALC_API_KEY": "sk-secret"})
+    assert done.code == 0
+    measured = {check["name"]: check["measured"] for check in done.json["checks"] if check["predicted"] is not None}
+    assert (measured["block"], measured["blocks"], measured["tokens"]) == (784, 208, 141_994)
+    assert "sk-secret" not in done.out + done.err
 
 
 @pytest.mark.parametrize(
