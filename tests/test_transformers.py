@@ -81,6 +81,12 @@ def test_bytes_of_a_static_cache(row: dict[str, Any]) -> None:
     assert plan(row["config"], cache="static").total_bytes(64, row["measured"]["batch"]) == row["measured"]["static"]
 
 
+def test_cross_attention_in_a_static_cache_has_a_row_for_each_token() -> None:
+    """Mllama's 40 layers stand in one cache: 64 rows of 8 heads x (8 + 8) x 2 bytes for two requests in each, whatever the image; measured."""
+    row = next(row for row in MEASURED if row["name"] == "mllama-11b-text")
+    assert plan(row["config"], cache="static", encoder_tokens=VISION_TOKENS).total_bytes(64, 2) == 40 * 64 * 8 * 16 * 2 * 2
+
+
 @pytest.mark.skipif(not COLLECTION, reason="no collection of measured caches beside the checkout")
 def test_every_measured_cache_of_the_collection() -> None:
     assert len(COLLECTION) == 54

@@ -333,7 +333,6 @@ SMALL_MODELS: Final = (
             architectures=["MllamaForCausalLM"],
         ),
         encoder_tokens=50,
-        static=False,  # a StaticCache of Mllama gives its cross-attention max_cache_len rows, which is not predicted
     ),
 )
 """Models whose caches `kvcalc verify --all` builds. No two have the same kinds of layers in the same element type but for how their windows are mixed."""
