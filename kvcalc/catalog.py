@@ -42,8 +42,8 @@ class HubRevision(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model that was found: what to call it, where it was read, its layers, what a server takes as its name, where its weights can be looked for and
-    what decides about them (None where nothing says).
+    """A model that was found: what to call it, where it was read, its layers, what a server takes as its name, where its weights can be looked for,
+    what decides about them, and its config.json (None where there is none).
     """
 
     name: str
@@ -52,6 +52,7 @@ class Model(NamedTuple):
     served_as: str
     weights_at: Path | HubRevision | None = None
     weight_fields: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
 
     def weighed(self) -> "WeighedModel":
         """The model with its tensors, where a config.json told them, or a preset or spec YAML states in `weight_fields` what decides about them.
@@ -184,7 +185,7 @@ def _from_config(path: Path, name: str, as_model_type: str | None) -> Model:
     beside = path.with_name("hf_quant_config.json")
     quant = _read_json(beside, str(beside)) if asks_for_quant_file(fields) and _exists(beside) else None
     spec = read_config(fields, hf_quant_config=quant, as_model_type=as_model_type)
-    return Model(name, str(path), spec, str(path.resolve().parent), path.parent if path.name == "config.json" else None)
+    return Model(name, str(path), spec, str(path.resolve().parent), path.parent if path.name == "config.json" else None, config=fields)
 
 
 @contextmanager
@@ -277,7 +278,7 @@ def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Mod
     at = "" if revision is None else f"@{revision}"
     spec = read_config(fields, hf_quant_config=quant, as_model_type=as_model_type)
     weights_at = HubRevision(repo, path.parent.name, path.parent)
-    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}), repo, weights_at)
+    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}), repo, weights_at, config=fields)
 
 
 def _quant_file(repo: str, commit: str) -> tuple[Mapping[str, Any] | None, tuple[Note, ...]]:

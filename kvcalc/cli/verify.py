@@ -1,5 +1,6 @@
 """`kvcalc verify`."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -84,7 +85,8 @@ def _verify_device(device: str, typed: Mapping[str, Any], max_mem: int | None, *
         cases = small_cases()
     else:
         found = load_model(typed["model"] or SMALL_PRESET, typed["revision"], typed["as_model_type"])
-        cases = model_cases(found.name, found.spec, device=device, max_bytes=max_mem)
+        config = None if found.config is None else json.loads(json.dumps(found.config, default=float))  # fractions as transformers reads them
+        cases = model_cases(found.name, found.spec, device=device, max_bytes=max_mem, config=config)
     told = sys.stderr.isatty()
 
     def progress(name: str) -> None:
