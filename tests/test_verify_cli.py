@@ -70,6 +70,7 @@ def test_a_server(vllm: Server) -> None:  # noqa: F811 (the fixture)
         (("--log", "x.log", "--server", "http://127.0.0.1"), 2, "give one of them"),
         (("--log", "x.log", "--all"), 2, "--all and --max-mem go with --device"),
         (("--device", "cpu", "--all", "--model", "llama-3-8b"), 2, "leave out --model"),
+        (("--device", "cpu", "--tp", "2"), 2, "what a server is told (tp) goes with --server or --log"),
         (("--log", "nowhere.log"), 3, "nowhere.log cannot be read"),
         (("--server", "ftp://127.0.0.1"), 2, "http"),
         (("--server", "http://127.0.0.1:9"), 4, "127.0.0.1"),

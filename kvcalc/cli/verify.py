@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.cli.options import CONTEXT_WITHOUT_MODEL, DEPLOYMENT, MODEL, Context, Json, check_owned, find_gpu_named, length_for, options_of, with_options
+from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, check_owned, find_gpu_named, length_for, options_of, with_options
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def _verify_device(device: str, typed: Mapping[str, Any], max_mem: int | None, *
 
     if every and typed["model"] is not None:
         raise typer.BadParameter("--all verifies one model of each kind: leave out --model")
+    if others := [name for name in (*BUDGET, *DEPLOYMENT) if typed[name] != DEFAULTS[name]]:
+        raise typer.BadParameter(f"what a server is told ({others[0].replace('_', '-')}) goes with --server or --log")
     require_libraries()
     if every:
         cases = small_cases()
@@ -152,7 +154,7 @@ def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | 
         weighed,
         rules,
         options,
-        Asked(found.name, found.source, found.served_as, length or CONTEXT_WITHOUT_MODEL, 1),
+        Asked(found.name, found.source, found.served_as, length, 1),
         GpuInfo(name=None if card is None else card.name, memory_bytes=memory),
         kv_bytes=typed["kv_mem"],
         utilization=utilization_of(typed, rules.name),
