@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from kvcalc.cli.options import DEPLOYMENT, MODEL, Batch, Context, Json, check_owned, find_gpu_named, find_model, one_form, options_of, with_options
+from kvcalc.cli.options import DEPLOYMENT, MODEL, Batch, Context, EngineName, Json, check_owned, find_gpu_named, find_model, one_form, options_of, with_options
 
 
 @with_options(MODEL, DEPLOYMENT)
@@ -12,9 +12,7 @@ def estimate(
     call: typer.Context,
     context: Context = None,
     batch: Batch = 1,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm, an older one as vllm@0.11, or ideal (the bare formula).")
-    ] = "ideal",
+    engine: EngineName = "ideal",
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the total, in bytes.")] = False,
 ) -> None:

@@ -13,6 +13,7 @@ from kvcalc.cli.options import (
     MODEL,
     Batch,
     Context,
+    EngineName,
     Json,
     check_owned,
     check_together,
@@ -36,9 +37,7 @@ def fit(
     call: typer.Context,
     context: Context = None,
     batch: Batch = 1,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm, an older one as vllm@0.11, or ideal (the bare formula).")
-    ] = "vllm",
+    engine: EngineName = "vllm",
     weights: Annotated[int | None, typer.Option("--weights", **SIZE, help="Bytes of the whole checkpoint.")] = None,
     weights_per_gpu: Annotated[int | None, typer.Option("--weights-per-gpu", **SIZE, help="Bytes on one GPU, as the engine reports them loaded.")] = None,
     min_gpus: Annotated[bool, typer.Option("--min-gpus", help="The smallest number of these GPUs that serves it, and how they share the work.")] = False,

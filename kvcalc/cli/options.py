@@ -71,6 +71,12 @@ Context = Annotated[
         "--context", "-c", "--max-model-len", "--context-length", "--ctx-size", **COUNT, help="Tokens in one request's cache; the model's own maximum."
     ),
 ]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine", metavar="NAME", help="Whose rules: ideal (the bare formula), transformers, vllm (older: vllm@0.11), sglang, trtllm, llama.cpp or ollama."
+    ),
+]
 Batch = Annotated[int, typer.Option("--batch", "-b", **COUNT, help="Requests held at the same time (in each replica).")]
 Json = Annotated[bool, typer.Option("--json", help="The whole answer as one JSON object.")]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, check_owned, find_gpu_named, length_for, options_of, with_options
+from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, check_owned, check_together, find_gpu_named, length_for, options_of, with_options
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ SMALL_PRESET: Final = "qwen3-0.6b"
 """The model that is verified on a device where none is named."""
 API_KEY: Final = "KVCALC_API_KEY"
 """The environment variable that holds a server's API key."""
-MAX_LOG_BYTES: Final = 64 << 20
-"""A start-up is at the beginning of a log, or at the end of its last restart; the rest of a longer one is not read."""
 DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT) for name, (_, default) in group.items()}
 
 
@@ -51,19 +49,19 @@ def verify(
         raise typer.BadParameter("--all and --max-mem go with --device")
     if log is not None:
         from kvcalc.engines import find_engine
-        from kvcalc.verify.log import options_from, read_log
+        from kvcalc.verify.log import MOST_BYTES, options_from, read_log
         from kvcalc.verify.log_checks import verify_log
         from kvcalc.verify.server import find_named
 
-        found = read_log(_log_bytes(log), None if engine is None else find_engine(engine).name)
+        found = read_log(_log_bytes(log, MOST_BYTES + 1), None if engine is None else find_engine(engine).name)
         stated = options_from(found)
         model = find_named([stated["model"]]) if "model" in stated else None
-        question = _question(call.params, stated, model, context, engine)._replace(weights=None, notes=())  # the log says what was loaded
+        question = _question(call.params, stated, model, context, engine, weighs=False)  # the log says what was loaded
         result = verify_log(found, question, any_release=engine is None and found.release is None)
     elif server is not None:
         result = _verify_server(server, call.params, context, engine)
     else:
-        result = _verify_device(device or DEVICE, call.params, max_mem, every=every)
+        result = _verify_device(device or DEVICE, {**call.params, "context": context, "engine": engine}, max_mem, every=every)
     if as_json:
         print(result.to_json())
     else:
@@ -80,7 +78,7 @@ def _verify_device(device: str, typed: Mapping[str, Any], max_mem: int | None, *
 
     if every and typed["model"] is not None:
         raise typer.BadParameter("--all verifies one model of each kind: leave out --model")
-    if others := [name for name in (*BUDGET, *DEPLOYMENT) if typed[name] != DEFAULTS[name]]:
+    if others := [name for name in ("context", "engine", "layers", "kv_heads", "head_dim", *BUDGET, *DEPLOYMENT) if typed[name] != DEFAULTS.get(name)]:
         raise typer.BadParameter(f"what a server is told ({others[0].replace('_', '-')}) goes with --server or --log")
     require_libraries()
     if every:
@@ -105,22 +103,24 @@ def _verify_server(url: str, typed: Mapping[str, Any], context: int | None, engi
     from kvcalc.verify.server import find_served, options_from, read_server, verify_server
 
     facts = read_server(url, os.environ.get(API_KEY) or None)
-    return verify_server(facts, _question(typed, options_from(facts), find_served(facts), context, engine))
+    return verify_server(facts, _question(typed, options_from(facts), find_served(facts), context, engine, weighs=True))
 
 
-def _log_bytes(name: str) -> bytes:
+def _log_bytes(name: str, most: int) -> bytes:
     """The beginning of a log, or of what comes in."""
     if name == "-":
-        return sys.stdin.buffer.read(MAX_LOG_BYTES)
+        return sys.stdin.buffer.read(most)
     try:
         with Path(name).expanduser().open("rb") as file:
-            return file.read(MAX_LOG_BYTES)
+            return file.read(most)
     except OSError as error:
         raise KvcalcError(f"{name[:200]} cannot be read: {error.strerror}") from None
 
 
-def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | None, context: int | None, engine: str | None) -> "Question":
-    """What is predicted: the options that were typed, and for those that were not what the server or the log states."""
+def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | None, context: int | None, engine: str | None, *, weighs: bool) -> "Question":
+    """What is predicted: the options that were typed, and for those that were not what the server or the log states. `weighs`: the checkpoint is looked
+    for.
+    """
     from kvcalc.catalog import load_model, model_from_shape
     from kvcalc.engines import find_engine
     from kvcalc.engines.base import Device
@@ -128,8 +128,10 @@ def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | 
     from kvcalc.results.fit import GpuInfo
 
     free = {name: value for name, value in stated.items() if name in DEFAULTS and given[name] == DEFAULTS[name]}
-    if given["utilization"] is not None:
-        free.pop("mem_fraction_static", None)  # the same under another name
+    if given["utilization"] is not None or given["mem_fraction_static"] is not None:
+        for other in ("utilization", "mem_fraction_static", "kv_mem"):  # other words for the same
+            free.pop(other, None)
+    check_together("--kv-mem states what is left for the cache", given["kv_mem"], {"--utilization": given["utilization"]})
     typed = {**given, **free}
     rules = find_engine(engine or stated.get("engine") or "vllm")
     check_owned(given, (rules.name,))
@@ -149,7 +151,7 @@ def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | 
     options = with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed)
     length = context or stated.get("context") or length_for(found, None, rules.name, None if memory is None else memory * deployed_gpus(typed, tp))
     weighed = found.weighed()
-    weights, notes = checkpoint_of(found, named=named is not None) if memory is not None and typed["kv_mem"] is None else (None, ())
+    weights, notes = checkpoint_of(found, named=named is not None) if weighs and memory is not None and typed["kv_mem"] is None else (None, ())
     return Question(
         weighed,
         rules,

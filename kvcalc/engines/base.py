@@ -149,6 +149,15 @@ class Capacity(NamedTuple):
     tokens: int
 
 
+def divided(units: int, need: int, tokens: int) -> Capacity:
+    """What so many units hold in requests that need `need` of them for `tokens`, without any rounding. Raises KvcalcError for a model that keeps nothing at
+    this length: it has no largest number of requests.
+    """
+    if need == 0:
+        raise KvcalcError(f"a request of {tokens:,} tokens keeps nothing, so that any number of them fits")
+    return Capacity(units / need, units * tokens // need)
+
+
 class Span(NamedTuple):
     """An estimated size in bytes: what is likely, and the bounds between which four of five servers fall."""
 

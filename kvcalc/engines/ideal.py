@@ -15,6 +15,7 @@ from kvcalc.engines.base import (
     Overheads,
     PlaneUse,
     Pool,
+    divided,
     drafting_layers,
     layer_kind,
     model_packing,
@@ -103,11 +104,7 @@ class IdealPlan(NamedTuple):
         return None
 
     def capacity(self, units: int, tokens: int) -> Capacity:
-        """Raises KvcalcError for a model that keeps nothing at this length: it has no largest number of requests."""
-        need = self.need(tokens)[0]
-        if need == 0:
-            raise KvcalcError(f"a request of {tokens:,} tokens keeps nothing, so that any number of them fits")
-        return Capacity(units / need, units * tokens // need)
+        return divided(units, self.need(tokens)[0], tokens)
 
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:  # noqa: ARG002 (an engine's word, and this one stores nothing beside rows)
         return ()

@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, assert_never
 
-from kvcalc.engines.base import Capacity, LayerUse, Loaded, Options, Overheads, Pool, Span, layer_kind, model_packing, unused_options
+from kvcalc.engines.base import Capacity, LayerUse, Loaded, Options, Overheads, Pool, Span, divided, layer_kind, model_packing, unused_options
 from kvcalc.engines.ideal import IDEAL, IdealPlan
 from kvcalc.engines.transformers.kinds import GROUP, RESIDUAL, SCALE_BYTES, CacheKind, find_kind
 from kvcalc.engines.transformers.releases import TRANSFORMERS_5, Release, find_release
@@ -91,11 +91,7 @@ class TransformersPlan(NamedTuple):
         return None
 
     def capacity(self, units: int, tokens: int) -> Capacity:
-        """Raises KvcalcError for a model that keeps nothing at this length: it has no largest number of requests."""
-        need = self.need(tokens)[0]
-        if need == 0:
-            raise KvcalcError(f"a request of {tokens:,} tokens keeps nothing, so that any number of them fits")
-        return Capacity(units / need, units * tokens // need)
+        return divided(units, self.need(tokens)[0], tokens)
 
     def surplus(self, tokens: int) -> tuple[tuple[str, int], ...]:
         found: Counter[str] = Counter()
