@@ -29,11 +29,13 @@ def attention(
     window: Size | None = None,
     chunk: Size | None = None,
     cross: bool = False,
+    picks: Size | None = None,
 ) -> Cache:
     """K and V of every token, `head_dim` wide both, or `k_dim` and `v_dim`.
 
-    `window` and `chunk` (tokens) bound what is kept; `cross` keeps the encoder's tokens instead of the request's own. Raises ValueError for
-    widths that are missing or stated twice, for two retentions, and for query heads that the KV heads do not divide.
+    `window` and `chunk` (tokens) bound what is kept; `cross` keeps the encoder's tokens instead of the request's own. A query attends to
+    `picks` rows at most. Raises ValueError for widths that are missing or stated twice, for two retentions, and for query heads that the KV
+    heads do not divide.
     """
     if query_heads is not None and query_heads % kv_heads:
         raise ValueError(f"{query_heads} query heads cannot share {kv_heads} KV heads evenly")
@@ -48,7 +50,7 @@ def attention(
         retention = Encoder()
     k, v = _widths(head_dim, k_dim, v_dim)
     planes = (Plane(role="k", heads=kv_heads, width=k, split="heads"), Plane(role="v", heads=kv_heads, width=v, split="heads"))
-    return Cache(retention=retention, planes=planes, kernel="gqa", query_heads=query_heads)
+    return Cache(retention=retention, planes=planes, kernel="gqa", query_heads=query_heads, picks=picks)
 
 
 def _widths(head_dim: int | None, k_dim: int | None, v_dim: int | None) -> Widths:
@@ -70,22 +72,25 @@ def latent(
     v_dim: Size | None = None,
     stride: Size = 1,
     window: Size | None = None,
+    picks: Size | None = None,
 ) -> Cache:
     """Multi-head latent attention: one vector of `rank` and a rotary key of `rope` elements a token, shared by all heads, never split.
 
-    `k_dim` and `v_dim` are the widths that each of `query_heads` would have uncompressed. One row stands for `stride` tokens.
+    `k_dim` and `v_dim` are the widths that each of `query_heads` would have uncompressed. One row stands for `stride` tokens. A query attends
+    to `picks` rows at most.
     """
     retention: Retention = Grows(stride=stride) if window is None else Window(size=window)
     planes = [Plane(role="latent", heads=1, width=rank, split="replicated")]
     if rope:
         planes.append(Plane(role="rope", heads=1, width=rope, split="replicated"))
     expanded = None if k_dim is None or v_dim is None else (k_dim, v_dim)
-    return Cache(retention=retention, planes=tuple(planes), kernel="mla", query_heads=query_heads, expanded=expanded)
+    return Cache(retention=retention, planes=tuple(planes), kernel="mla", query_heads=query_heads, expanded=expanded, picks=picks)
 
 
-def index_keys(*, width: Size, stride: Size = 1) -> Cache:
-    """The keys by which a sparse indexer picks tokens: one vector for `stride` tokens, never split."""
-    return Cache(retention=Grows(stride=stride), planes=(Plane(role="index", heads=1, width=width, split="replicated"),), kernel="indexer")
+def index_keys(*, width: Size, stride: Size = 1, scorers: Size | None = None) -> Cache:
+    """The keys by which a sparse indexer picks tokens: one vector for `stride` tokens, never split, which `scorers` query heads score."""
+    plane = Plane(role="index", heads=1, width=width, split="replicated")
+    return Cache(retention=Grows(stride=stride), planes=(plane,), kernel="indexer", scorers=scorers)
 
 
 def compressor(*, width: Size, rows: Size) -> Cache:

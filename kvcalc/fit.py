@@ -197,6 +197,16 @@ def _weights(question: Question, spec: WeighedModel) -> _Weights:
     return _Weights(scaled, 0, 0, stated.source, notes)
 
 
+def stored_model(question: Question) -> tuple[WeighedModel, float]:
+    """The model as the question says that it is stored, and the size of its weights over that of its tensors. Raises KvcalcError where these are not all
+    known.
+    """
+    spec = weighed(question.spec)
+    named = _quantization_by_name(question, spec)
+    stored = spec if named is None else spec.model_copy(update={"quantization": named.of(spec)[0]})
+    return stored, _weights(question, spec).loaded.weights / question.engine.loaded(stored, question.options).weights
+
+
 def _quantization_by_name(question: Question, spec: WeighedModel) -> Named | None:
     """That of the question, where the model that it names is not quantized itself."""
     return question.quantization if spec.quantization is None else None

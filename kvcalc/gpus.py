@@ -9,9 +9,11 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
+from kvcalc.efficiency import Rate
 from kvcalc.engines.base import Device
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.layers import Frozen, Size
+from kvcalc.machine import Machine, Rates, ceilings
 from kvcalc.results.fit import GpuInfo
 from kvcalc.results.gpus import GpuRow, Gpus
 from kvcalc.units import BINARY_UNITS
@@ -19,7 +21,8 @@ from kvcalc.units import BINARY_UNITS
 
 class Gpu(Frozen):
     """One card (of a board with several GPUs, one of these). `memory_gib` is what `memory_by` reports, `memory_gb` what is sold. `bandwidth_mb_s` is that
-    of its memory in MB/s; the arithmetic rates are dense, in GFLOP/s (fp16 stands for bf16 too). None where not known, or where tables disagree.
+    of its memory in MB/s; the arithmetic rates are dense, in GFLOP/s (fp16 stands for bf16 too; `fp16_acc16_gflops` accumulates in fp16, where that is
+    faster). `link_mb_s` is what `link` carries to other GPUs of the machine, each way. None where not known, or where tables disagree.
     """
 
     name: str
@@ -30,11 +33,15 @@ class Gpu(Frozen):
     memory_gb: Size | None = None
     memory_gib: str | None = None
     memory_by: str | None = None
+    hbm: bool = False
     bandwidth_mb_s: Size | None = None
     fp16_gflops: Size | None = None
+    fp16_acc16_gflops: Size | None = None
     fp8_gflops: Size | None = None
     fp4_gflops: Size | None = None
     int8_gops: Size | None = None
+    link: str | None = None
+    link_mb_s: Size | None = None
     source: str
 
     @property
@@ -84,7 +91,41 @@ class GpuMatch(Frozen):
             nvidia=all(gpu.vendor == "NVIDIA" for gpu in self.gpus),
         )
 
+    def machine(self, bandwidth_bytes_s: int | None = None) -> Machine:
+        """What the card moves (or as stated) and computes in a second. Raises KvcalcError where the variants differ in it, or its bandwidth is not known."""
+        known = [gpu for gpu in self.gpus if gpu.bandwidth_mb_s is not None or bandwidth_bytes_s is not None]
+        machines = {_machine(gpu, self.name, bandwidth_bytes_s) for gpu in known}
+        if not machines:
+            raise KvcalcError(f"how much the memory of {self.name} moves in a second is not known", hint="state it with --bandwidth")
+        if len(machines) > 1:
+            raise KvcalcError(f"{self.asked} may be {_listed(self.gpus)}", hint="name the one you mean")
+        return machines.pop()
 
+
+def _machine(gpu: Gpu, name: str, bandwidth_bytes_s: int | None) -> Machine:
+    """Cards without fast fp16 (CC 6.1) compute in fp32, whose rate is not in the catalogue; GeForce cards accumulate in fp32 at half the rate of fp16
+    (data sheets of Ada and Blackwell, both rates of eight cards).
+    """
+    known: dict[Rate, int | None] = {"fp16": gpu.fp16_gflops, "fp8": gpu.fp8_gflops, "fp4": gpu.fp4_gflops, "int8": gpu.int8_gops}
+    if gpu.capability == SLOW_FP16:
+        known["fp16"] = None
+    elif gpu.fp16_gflops is None and gpu.fp16_acc16_gflops is not None:
+        known["fp16"] = gpu.fp16_acc16_gflops // 2
+    rates: Rates = tuple((rate, number * 10**9) for rate, number in known.items() if number is not None)
+    return Machine(
+        name=name,
+        memory="unified" if gpu.kind in UNIFIED else "hbm" if gpu.hbm else "gddr",
+        geforce=gpu.kind in ("consumer", "laptop"),
+        bandwidth_bytes_s=(gpu.bandwidth_mb_s or 0) * 10**6 if bandwidth_bytes_s is None else bandwidth_bytes_s,
+        rates=rates,
+        ceilings=ceilings(gpu.kind, rates, _times(gpu.fp16_acc16_gflops, 10**9)),
+        link=gpu.link,
+        link_bytes_s=_times(gpu.link_mb_s, 10**6),
+        link_on_board=gpu.link is not None and not gpu.link.startswith("PCIe"),
+    )
+
+
+SLOW_FP16: Final = "6.1"
 UNIFIED: Final = ("edge", "apu", "apple")
 """Kinds whose memory is that of the CPU too."""
 
@@ -187,6 +228,8 @@ def _row(gpu: Gpu) -> GpuRow:
         fp8_flops=_times(gpu.fp8_gflops, 10**9),
         fp4_flops=_times(gpu.fp4_gflops, 10**9),
         int8_ops=_times(gpu.int8_gops, 10**9),
+        link=gpu.link,
+        link_bytes_s=_times(gpu.link_mb_s, 10**6),
         source=gpu.source,
     )
 

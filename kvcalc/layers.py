@@ -83,7 +83,8 @@ class Plane(Frozen):
 
 class Cache(Frozen):
     """Rows that one layer keeps. `query_heads` attend to it (None where nothing like a query head does); `expanded` are the K and V
-    widths that each query head would have without compression to a latent (None where nothing is compressed).
+    widths that each query head would have without compression to a latent (None where nothing is compressed). `picks`: the most rows that a query
+    attends to, picked by an indexer, its own or that of an earlier layer (None: all). `scorers`: the query heads that score the keys of an indexer.
     """
 
     retention: Retention
@@ -91,6 +92,8 @@ class Cache(Frozen):
     kernel: Kernel
     query_heads: Size | None = None
     expanded: tuple[Size, Size] | None = None
+    picks: Size | None = None
+    scorers: Size | None = None
 
 
 class Layer(Frozen):

@@ -13,7 +13,8 @@ class Tensor(Frozen):
     passes `used`; no layers: it stands outside of them. A `*` in the name stands for a layer, then for a copy.
 
     `split` is what tensor parallelism divides: the rows or the columns (in `parts` equal pieces, single ones where None), the rows of a vocabulary, or
-    nothing (a whole copy on each GPU). `dtype` is "model" (the dtype that the model is stored in) or the name of a packing. A buffer is stored with the
+    nothing (a whole copy on each GPU). `dtype` is "model" (the dtype that the model is stored in) or the name of a packing. A matrix or convolution that
+    no quantization stores in its own form is unquantized; "other" is nothing that a token is multiplied by. A buffer is stored with the
     weights and is no parameter; a draft is loaded for speculative decoding alone.
     """
 
@@ -24,7 +25,9 @@ class Tensor(Frozen):
     used: Annotated[int, Field(ge=0)] = 1
     split: Literal["rows", "cols", "vocab", "replicated"] = "replicated"
     parts: Size | None = None
-    role: Literal["embedding", "head", "attention", "recurrent", "mlp", "shared", "expert", "linear", "router", "norm", "buffer", "other"] = "other"
+    role: Literal["embedding", "head", "attention", "recurrent", "mlp", "shared", "expert", "linear", "router", "unquantized", "norm", "buffer", "other"] = (
+        "other"
+    )
     part: Literal["text", "tower", "draft"] = "text"
     dtype: str = "model"
 

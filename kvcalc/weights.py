@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from math import prod
 from typing import Final, NamedTuple
 
 from kvcalc.packing import PACKINGS, Packing
@@ -37,35 +38,48 @@ class Share(NamedTuple):
 
 def checkpoint_bytes(spec: WeighedModel, model: Packing) -> int:
     """All tensors as the checkpoint stores them, drafts included, where what is not quantized is stored as `model`."""
-    return sum(_tensor_bytes(tensor, spec.quantization, model, Share(draft=True), padded=False) for tensor in spec.tensors)
+    return sum(held.size_bytes for tensor in spec.tensors for held in _held(tensor, spec.quantization, model, Share(draft=True), padded=False))
 
 
 def share_bytes(spec: WeighedModel, model: Packing, share: Share) -> int:
     """What one GPU holds of a model that is loaded with `model` as the type of what is not quantized."""
+    return sum(held.size_bytes for held in held_tensors(spec, model, share))
+
+
+class HeldTensor(NamedTuple):
+    """What one GPU holds of a tensor in the layers that store it by one `scheme` (None: as it is): `elements` without any padding, `size_bytes` with it."""
+
+    tensor: Tensor
+    scheme: Scheme | None
+    elements: int
+    size_bytes: int
+
+
+def held_tensors(spec: WeighedModel, model: Packing, share: Share) -> Iterator[HeldTensor]:
+    """What `share_bytes` sums."""
     tied = not any(tensor.role == "head" for tensor in spec.tensors)
     whole_towers = any(tensor.part == "tower" and tensor.parts is not None and tensor.parts % share.tp for tensor in spec.tensors)
-    return sum(
-        _tensor_bytes(
-            tensor,
-            spec.quantization,
-            model,
-            share._replace(tp=1) if whole_towers and tensor.part == "tower" else share,
-            padded=True,
-            tied=tied,
-        )
-        for tensor in spec.tensors
-    )
+    for tensor in spec.tensors:
+        of_tensor = share._replace(tp=1) if whole_towers and tensor.part == "tower" else share
+        yield from _held(tensor, spec.quantization, model, of_tensor, padded=True, tied=tied)
 
 
-def _tensor_bytes(tensor: Tensor, quantization: Quantization | None, model: Packing, share: Share, *, padded: bool, tied: bool = False) -> int:
+def row_bytes(held: HeldTensor, model: Packing) -> int:
+    """One row of a whole tensor: what a look-up reads."""
+    return _matrix_bytes(held.tensor, (1, held.tensor.shape[-1]), held.scheme, model)
+
+
+def _held(tensor: Tensor, quantization: Quantization | None, model: Packing, share: Share, *, padded: bool, tied: bool = False) -> Iterator[HeldTensor]:
     layers = _layers_on(tensor, share, tied=tied)
     if layers is None:
-        return 0
+        return
     shape, copies = _shape_on(tensor, share, padded=padded), tensor.copies
     if tensor.role == "expert" and share.ep > 1:
         copies = -(-copies // share.ep)
-    schemes = _schemes(tensor, quantization, layers)
-    return sum(number * copies * _matrix_bytes(tensor, _padded(tensor, shape, scheme, share), scheme, model) for scheme, number in schemes.items())
+    elements = prod(_shape_on(tensor, share, padded=False))
+    for scheme, number in _schemes(tensor, quantization, layers).items():
+        size_bytes = _matrix_bytes(tensor, _padded(tensor, shape, scheme, share), scheme, model)
+        yield HeldTensor(tensor, scheme, number * copies * elements, number * copies * size_bytes)
 
 
 def _layers_on(tensor: Tensor, share: Share, *, tied: bool) -> tuple[int, ...] | None:
@@ -135,7 +149,7 @@ def _matrix_bytes(tensor: Tensor, shape: tuple[int, ...], scheme: Scheme | None,
 
 def _schemes(tensor: Tensor, quantization: Quantization | None, layers: tuple[int, ...]) -> Counter[Scheme | None]:
     """How many of the layers store a tensor by each scheme."""
-    if quantization is None or len(tensor.shape) < 2 or tensor.role in ("norm", "buffer", "other"):
+    if quantization is None or len(tensor.shape) < 2 or tensor.role in ("unquantized", "norm", "buffer", "other"):
         return Counter({None: max(1, len(layers))})
     modules, found = _modules(quantization), Counter[Scheme | None]()
     for layer in layers or (0,):

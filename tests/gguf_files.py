@@ -143,9 +143,14 @@ def _latent(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _indexer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"key_length": "index_head_dim", "head_count": "index_n_heads", "top_k": "index_topk"}
+    return {f"attention.indexer.{key}": fields[name] for key, name in names.items()}
+
+
 def _glm_dsa(fields: Mapping[str, Any], drafts: int) -> dict[str, Any]:
     keys = {**_latent(fields), "block_count": fields["num_hidden_layers"] + drafts, "nextn_predict_layers": drafts}
-    keys["attention.indexer.key_length"] = fields["index_head_dim"]
+    keys |= _indexer(fields)
     if (types := fields.get("indexer_types")) is not None:
         keys["attention.indexer.types"] = [kind == "full" for kind in types]
     return keys
@@ -271,7 +276,7 @@ def _glm5_next(fields: Mapping[str, Any], drafts: int) -> dict[str, Any]:
         "attention.head_count_kv": heads,
         "ssm.conv_kernel": linear["short_conv_kernel_size"],
         "kda.head_dim": linear["head_dim"],
-        "attention.indexer.key_length": fields["index_head_dim"],
+        **_indexer(fields),
         "attention.indexer.kpool": fields["index_kpool"],
     }
 
@@ -280,7 +285,7 @@ def _deepseek4(fields: Mapping[str, Any], _: int) -> dict[str, Any]:
     return {
         "rope.dimension_count": fields["qk_rope_head_dim"],
         "attention.sliding_window": fields["sliding_window"],
-        "attention.indexer.key_length": fields["index_head_dim"],
+        **_indexer(fields),
         "attention.compress_ratios": fields["compress_ratios"],
     }
 
@@ -289,6 +294,9 @@ def _minimax_m3(fields: Mapping[str, Any], _: int) -> dict[str, Any]:
     sparse = fields["sparse_attention_config"]
     return {
         "attention.indexer.key_length": sparse["sparse_index_dim"],
+        "attention.indexer.head_count": sparse["sparse_num_index_heads"],
+        "attention.indexer.top_k": sparse["sparse_topk_blocks"],
+        "attention.indexer.block_size": sparse["sparse_block_size"],
         "leading_dense_block_count": sparse["sparse_attention_freq"].index(1),
     }
 

@@ -126,11 +126,12 @@ def grouped(
     v_dim: int | None = None,
     window: int | None = None,
     chunk: int | None = None,
+    picks: int | None = None,
 ) -> Cache:
     """caches.attention for the config's query heads. Raises KvcalcError where the KV heads do not divide them."""
     query_heads = config.query_heads()
     try:
-        return attention(kv_heads=kv_heads, query_heads=query_heads, head_dim=head_dim, k_dim=k_dim, v_dim=v_dim, window=window, chunk=chunk)
+        return attention(kv_heads=kv_heads, query_heads=query_heads, head_dim=head_dim, k_dim=k_dim, v_dim=v_dim, window=window, chunk=chunk, picks=picks)
     except ValueError as error:
         raise config.error(f"contradictory numbers: {error}") from None
 

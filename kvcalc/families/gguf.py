@@ -233,12 +233,14 @@ def _attention(known: Architecture, blocks: Blocks) -> Callable[[int, int | None
             return ()
         if key not in built:
             if latents:
-                cache = _latent(blocks, query_heads[block])
+                cache = _latent(blocks, query_heads[block], None if known.indexer is None else blocks.optional("attention.indexer.top_k"))
             else:
                 k, v = (_width(blocks, name, query_heads[block], sliding=window is not None) for name in ("key_length", "value_length"))
                 cache = _grouped(blocks, query_heads[block], kv_heads[block], k, v, None if chunked else window, window if chunked else None)
-            keys = (index_keys(width=blocks.size("attention.indexer.key_length")),) if indexed[block] else ()
-            built[key] = (cache, *keys)
+                if indexed[block]:
+                    picked, rows = blocks.optional("attention.indexer.top_k"), blocks.optional("attention.indexer.block_size")
+                    cache = cache.model_copy(update={"picks": None if picked is None or rows is None else picked * rows})
+            built[key] = (cache, *((_index_keys(blocks),) if indexed[block] else ()))
         return built[key]
 
     return caches
@@ -253,13 +255,17 @@ def _grouped(  # noqa: PLR0917 (the numbers of one cache, in the order of attent
         raise blocks.config.error(f"contradictory numbers: {error}") from None
 
 
-def _latent(blocks: Blocks, query_heads: int) -> Cache:
+def _index_keys(blocks: Blocks) -> Cache:
+    return index_keys(width=blocks.size("attention.indexer.key_length"), scorers=blocks.optional("attention.indexer.head_count"))
+
+
+def _latent(blocks: Blocks, query_heads: int, picks: int | None) -> Cache:
     """K of one head is the latent with the rotary key behind it (conversion/deepseek.py)."""
     rank, width = blocks.size("attention.kv_lora_rank"), blocks.size("attention.key_length")
     if width < rank:
         raise blocks.config.error(f"contradictory numbers: {blocks.key('attention.key_length')} is {width}, and the latent in it has {rank}")
     k_dim, v_dim = blocks.size("attention.key_length_mla"), blocks.size("attention.value_length_mla")
-    return latent(rank=rank, rope=width - rank, query_heads=query_heads, k_dim=k_dim, v_dim=v_dim)
+    return latent(rank=rank, rope=width - rank, query_heads=query_heads, k_dim=k_dim, v_dim=v_dim, picks=picks)
 
 
 def _width(blocks: Blocks, name: str, query_heads: int, *, sliding: bool = False) -> int:
@@ -452,6 +458,8 @@ def _deepseek4(blocks: Blocks) -> Decoder:
                 "head_dim": blocks.size("attention.key_length"),
                 "qk_rope_head_dim": blocks.size("rope.dimension_count"),
                 "index_head_dim": blocks.size("attention.indexer.key_length"),
+                "index_n_heads": blocks.optional("attention.indexer.head_count"),
+                "index_topk": blocks.optional("attention.indexer.top_k"),
                 "sliding_window": blocks.size("attention.sliding_window"),
                 "compress_ratios": list(ratios[: blocks.total]),
             },
@@ -474,6 +482,8 @@ def _glm5_next(blocks: Blocks) -> Decoder:
                 "qk_nope_head_dim": blocks.size("attention.key_length_mla") - rope,
                 "v_head_dim": blocks.size("attention.value_length_mla"),
                 "index_head_dim": blocks.size("attention.indexer.key_length"),
+                "index_n_heads": blocks.optional("attention.indexer.head_count"),
+                "index_topk": blocks.optional("attention.indexer.top_k"),
                 "index_kpool": blocks.size("attention.indexer.kpool"),
                 "layer_types": ["linear_attention" if recurs else "full_attention" for recurs in recurrent[: blocks.layers]],
                 "indexer_types": ["full" if own is None or own[block] else "shared" for block in range(blocks.layers)],

@@ -19,7 +19,7 @@ def mla(config: Config) -> Decoder:
 def mla_with_indexer(config: Config) -> Decoder:
     """DeepSeek-V3.2: beside the latent each layer keeps the keys of its indexer."""
     keys = _index_keys(config)
-    return _decoder(config, [(keys,)] * config.layer_count(), (keys,))
+    return _decoder(config, [(keys,)] * config.layer_count(), (keys,), picks=config.optional("index_topk"))
 
 
 def mla_with_shared_indexers(config: Config) -> Decoder:
@@ -27,7 +27,7 @@ def mla_with_shared_indexers(config: Config) -> Decoder:
     (transformers 5.24.0, configuration_glm_moe_dsa.py, for the keys and what stands for them when they are absent).
     """
     count, keys = config.layer_count(), _index_keys(config)
-    return _decoder(config, [(keys,) if kind == "full" else () for kind in indexer_types(config, count)], (keys,))
+    return _decoder(config, [(keys,) if kind == "full" else () for kind in indexer_types(config, count)], (keys,), picks=config.optional("index_topk"))
 
 
 def double_mla(config: Config) -> Decoder:
@@ -36,13 +36,13 @@ def double_mla(config: Config) -> Decoder:
     return Decoder((Layer(caches=(cache, cache)),) * config.layer_count(), formula=plain_numbers(config))
 
 
-def latent_of(config: Config) -> Cache:
+def latent_of(config: Config, picks: int | None = None) -> Cache:
     """The latent and the rotary key of one token in one layer, and the widths that each head expands them to."""
     rope = config.size("qk_rope_head_dim", minimum=0)
     nope, query_heads = config.size("qk_nope_head_dim", minimum=0), config.query_heads()
     v_dim = config.optional("v_head_dim")
     v_dim = config.derived_head_dim() if v_dim is None else v_dim
-    return latent(rank=config.size("kv_lora_rank"), rope=rope, query_heads=query_heads, k_dim=nope + rope, v_dim=v_dim)
+    return latent(rank=config.size("kv_lora_rank"), rope=rope, query_heads=query_heads, k_dim=nope + rope, v_dim=v_dim, picks=picks)
 
 
 def plain_numbers(config: Config) -> PlainFormula | None:
@@ -57,14 +57,14 @@ def plain_numbers(config: Config) -> PlainFormula | None:
     return PlainFormula(layers=config.layer_count(), kv_heads=heads if kv_heads is None else kv_heads, head_dim=hidden // heads)
 
 
-def _decoder(config: Config, beside: list[tuple[Cache, ...]], beside_draft: tuple[Cache, ...]) -> Decoder:
-    cache = latent_of(config)
+def _decoder(config: Config, beside: list[tuple[Cache, ...]], beside_draft: tuple[Cache, ...], picks: int | None = None) -> Decoder:
+    cache = latent_of(config, picks)
     draft = Layer(caches=(cache, *beside_draft))
     return Decoder(tuple(Layer(caches=(cache, *extra)) for extra in beside), (draft,) * draft_count(config), plain_numbers(config))
 
 
 def _index_keys(config: Config) -> Cache:
-    return index_keys(width=config.size("index_head_dim"))
+    return index_keys(width=config.size("index_head_dim"), scorers=config.optional("index_n_heads"))
 
 
 def indexer_types(config: Config, count: int) -> tuple[str, ...]:

@@ -76,9 +76,9 @@ def glm5_next(config: Config) -> Decoder:
         if section is None:
             raise config.missing("layer_types")
         types = _listed(section, count, first=0)
-    latent, pooled = latent_of(config), config.size("index_kpool")
-    width = config.size("index_head_dim")
-    indexed = (latent, index_keys(width=width, stride=pooled), ring(rows=pooled, width=2 * width, dtype="bf16"))
+    latent, pooled = latent_of(config, config.optional("index_topk")), config.size("index_kpool")
+    width, scorers = config.size("index_head_dim"), config.optional("index_n_heads")
+    indexed = (latent, index_keys(width=width, stride=pooled, scorers=scorers), ring(rows=pooled, width=2 * width, dtype="bf16"))
     indexers = indexer_types(config, count)
     names = tuple(kind if kind == "linear_attention" else f"{kind}, {indexer}" for kind, indexer in zip(types, indexers, strict=True))
     caches: dict[str, Cache | tuple[Cache, ...]] = {"linear_attention": _kda(config, section)}

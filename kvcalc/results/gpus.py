@@ -6,7 +6,8 @@ from kvcalc.results.shared import Answer
 
 class GpuRow(Frozen):
     """One card of the catalogue. `memory_bytes`: all memory as `memory_by` reports it; `sold_bytes`: as it is sold. `bandwidth_bytes_s`: of its memory.
-    The rates are dense operations a second, with fp32 accumulation for `fp16_flops` (bf16 alike). None where not known.
+    The rates are dense operations a second, with fp32 accumulation for `fp16_flops` (bf16 alike). `link_bytes_s`: what `link` carries to another card of
+    the machine, each way. None where not known.
     """
 
     name: str
@@ -22,6 +23,8 @@ class GpuRow(Frozen):
     fp8_flops: int | None
     fp4_flops: int | None
     int8_ops: int | None
+    link: str | None
+    link_bytes_s: int | None
     source: str
 
 

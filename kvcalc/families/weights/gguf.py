@@ -63,6 +63,7 @@ _BLOCKS: Final = tuple(
         (r"(attn|cross_attn|indexer)[_.].*", _Kind("attention")),
         (r"ssm_(in|ba|beta_alpha)|shortconv\.in_proj", _Kind("recurrent", "rows")),
         (r"ssm_out|shortconv\.out_proj", _Kind("recurrent", "cols")),
+        (r"ssm_(a|d|norm)|time_mix_(lerp.*|first|decay)", _Kind("other")),
         (r"(ssm|shortconv|time_mix|channel_mix)[_.].*", _Kind("recurrent")),
     )
 )

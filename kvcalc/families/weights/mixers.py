@@ -116,7 +116,7 @@ def delta_net(shapes: Shapes, config: Config, hidden: int, at: At, *, fused: boo
         shapes.linear(f"{base}.in_proj_z", values, hidden, at=at, split="rows", parts=value_heads, role="recurrent")
         shapes.linear(f"{base}.in_proj_b", value_heads, hidden, at=at, split="rows", parts=value_heads, role="recurrent")
         shapes.linear(f"{base}.in_proj_a", value_heads, hidden, at=at, split="rows", parts=value_heads, role="recurrent")
-    shapes.add(f"{base}.conv1d", 2 * keys + values, 1, kernel, at=at, split="rows", parts=key_heads)
+    shapes.add(f"{base}.conv1d", 2 * keys + values, 1, kernel, at=at, split="rows", role="unquantized", parts=key_heads)
     shapes.add(f"{base}.dt_bias", value_heads, at=at, split="rows", parts=value_heads)
     shapes.add(f"{base}.A_log", value_heads, at=at, split="rows", parts=value_heads)
     shapes.norm(f"{base}.norm", value_width, at=at)
@@ -134,7 +134,7 @@ def kda(shapes: Shapes, config: Config, cache: Cache, hidden: int, at: At) -> No
     inner, base = heads * width, "layers.*.self_attn"
     for part in ("q", "k", "v"):
         shapes.linear(f"{base}.{part}_proj", inner, hidden, at=at, split="rows", parts=heads, role="recurrent")
-        shapes.add(f"{base}.{part}_conv1d", inner, 1, kernel, at=at, split="rows", parts=heads)
+        shapes.add(f"{base}.{part}_conv1d", inner, 1, kernel, at=at, split="rows", role="unquantized", parts=heads)
     if full_rank:
         shapes.linear(f"{base}.g_proj", inner, hidden, at=at, split="rows", parts=heads, role="recurrent")
     for gate in ("f",) if full_rank else ("f", "g"):
@@ -169,7 +169,7 @@ class Mamba2:
         convolved = inner + 2 * groups * state
         base = f"layers.*.{self.name}"
         shapes.linear(f"{base}.in_proj", inner + convolved + heads, hidden, at=at, split="rows", parts=groups, bias=holds(config, self.bias), role="recurrent")
-        shapes.add(f"{base}.conv1d", convolved, 1, kernel, at=at, split="rows", parts=groups)
+        shapes.add(f"{base}.conv1d", convolved, 1, kernel, at=at, split="rows", role="unquantized", parts=groups)
         if holds(config, self.conv_bias):
             shapes.add(f"{base}.conv1d.bias", convolved, at=at, split="rows", parts=groups)
         for vector in ("dt_bias", "A_log", "D"):
@@ -185,7 +185,7 @@ def short_conv(shapes: Shapes, config: Config, cache: Cache, hidden: int, at: At
     (plane,) = cache.planes
     width = plane.width
     shapes.linear("layers.*.conv.in_proj", 3 * width, hidden, at=at, split="rows", bias=bias, role="recurrent")
-    shapes.add("layers.*.conv.conv", width, 1, plane.columns + 1, at=at, split="rows")
+    shapes.add("layers.*.conv.conv", width, 1, plane.columns + 1, at=at, split="rows", role="unquantized")
     if bias:
         shapes.add("layers.*.conv.conv.bias", width, at=at, split="rows")
     shapes.linear("layers.*.conv.out_proj", hidden, width, at=at, split="cols", bias=bias, role="recurrent")
@@ -211,7 +211,7 @@ class Mamba1:
         rank = -(-hidden // 16) if stated in (None, "auto") else config.size(self.rank)
         base = f"layers.*.{self.name}"
         shapes.linear(f"{base}.in_proj", 2 * inner, hidden, at=at, split="rows", role="recurrent")
-        shapes.add(f"{base}.conv1d", inner, 1, kernel, at=at, split="rows")
+        shapes.add(f"{base}.conv1d", inner, 1, kernel, at=at, split="rows", role="unquantized")
         if config.flag(self.conv_bias, absent=True):
             shapes.add(f"{base}.conv1d.bias", inner, at=at, split="rows")
         shapes.linear(f"{base}.x_proj", rank + 2 * state, inner, at=at, split="cols", role="recurrent")
@@ -241,11 +241,11 @@ def rglru(shapes: Shapes, config: Config, hidden: int, at: At) -> None:
     for name in ("linear_y", "linear_x"):
         shapes.linear(f"{base}.{name}", width, hidden, at=at, split="rows", bias=True, role="recurrent")
     shapes.linear(f"{base}.linear_out", hidden, width, at=at, split="cols", bias=True, role="recurrent")
-    shapes.add(f"{base}.conv_1d", width, 1, config.size("conv1d_width"), at=at, split="rows")
+    shapes.add(f"{base}.conv_1d", width, 1, config.size("conv1d_width"), at=at, split="rows", role="unquantized")
     shapes.add(f"{base}.conv_1d.bias", width, at=at, split="rows")
     shapes.add(f"{base}.rg_lru.recurrent_param", width, at=at, split="rows")
     for gate in ("input", "recurrent"):
-        shapes.add(f"{base}.rg_lru.{gate}_gate_weight", heads, width // heads, width // heads, at=at, split="rows", parts=heads)
+        shapes.add(f"{base}.rg_lru.{gate}_gate_weight", heads, width // heads, width // heads, at=at, split="rows", parts=heads, role="unquantized")
         shapes.add(f"{base}.rg_lru.{gate}_gate_bias", heads, width // heads, at=at, split="rows", parts=heads)
 
 
@@ -259,7 +259,7 @@ def olmo_delta_net(shapes: Shapes, config: Config, hidden: int, at: At) -> None:
         shapes.linear(f"{base}.{name}_proj", out, hidden, at=at, split="rows", parts=heads, role="recurrent")
     for name in ("a", "b"):
         shapes.linear(f"{base}.{name}_proj", value_heads, hidden, at=at, split="rows", parts=value_heads, role="recurrent")
-    shapes.add(f"{base}.conv1d", 2 * keys + values, 1, kernel, at=at, split="rows", parts=key_heads)
+    shapes.add(f"{base}.conv1d", 2 * keys + values, 1, kernel, at=at, split="rows", role="unquantized", parts=key_heads)
     for name in ("A_log", "dt_bias"):
         shapes.add(f"{base}.{name}", value_heads, at=at, split="rows", parts=value_heads)
     shapes.norm(f"{base}.o_norm", value_width, at=at)

@@ -5,7 +5,7 @@ from typing import Literal
 from kvcalc.tensors import Tensor
 
 Split = Literal["rows", "cols", "vocab", "replicated"]
-Role = Literal["embedding", "head", "attention", "recurrent", "mlp", "shared", "expert", "linear", "router", "norm", "buffer", "other"]
+Role = Literal["embedding", "head", "attention", "recurrent", "mlp", "shared", "expert", "linear", "router", "unquantized", "norm", "buffer", "other"]
 At = tuple[int, ...]
 """Decoder layers, by index; empty for what stands outside of them."""
 

@@ -77,8 +77,8 @@ def gemma3n(shapes: Shapes, config: Config, hidden: int, layers: tuple[Layer, ..
         mlp(shapes, "layers.*.mlp", hidden, width, at=tuple(index for index, each in enumerate(widths) if each == width))
     streams, rank = config.size("altup_num_inputs"), config.size("laurel_rank")
     shapes.add("layers.*.altup.correct_output_scale", hidden, at=whole)
-    shapes.linear("layers.*.altup.correction_coefs", streams, streams, at=whole, role="other")
-    shapes.linear("layers.*.altup.prediction_coefs", streams**2, streams, at=whole, role="other")
+    shapes.linear("layers.*.altup.correction_coefs", streams, streams, at=whole, role="unquantized")
+    shapes.linear("layers.*.altup.prediction_coefs", streams**2, streams, at=whole, role="unquantized")
     shapes.linear("layers.*.altup.modality_router", streams, hidden, at=whole, role="router")
     shapes.norm("layers.*.altup.router_norm", hidden, at=whole)
     shapes.linear("layers.*.laurel.linear_left", rank, hidden, at=whole)
@@ -121,13 +121,13 @@ def deepseek_v4(shapes: Shapes, config: Config, hidden: int, layers: tuple[Layer
     hyper_connections(shapes, config, hidden, whole)
     streams = config.size("hc_mult")
     for name, shape in (("fn", (streams, streams * hidden)), ("base", (streams,)), ("scale", (1,))):
-        shapes.add(f"hc_head.{name}", *shape, dtype="fp32")
+        shapes.add(f"hc_head.{name}", *shape, role="unquantized" if name == "fn" else "other", dtype="fp32")
 
 
 def _compressor(shapes: Shapes, name: str, hidden: int, at: At, *, rows: int, wide: int, width: int) -> None:
     shapes.add(f"{name}.position_bias", rows, wide, at=at, dtype="fp32")
-    shapes.linear(f"{name}.kv_proj", wide, hidden, at=at, role="other")
-    shapes.linear(f"{name}.gate_proj", wide, hidden, at=at, role="other")
+    shapes.linear(f"{name}.kv_proj", wide, hidden, at=at, role="unquantized")
+    shapes.linear(f"{name}.gate_proj", wide, hidden, at=at, role="unquantized")
     shapes.norm(f"{name}.kv_norm", width, at=at)
 
 
@@ -145,7 +145,7 @@ def hyper_connections(shapes: Shapes, config: Config, hidden: int, at: At) -> No
     streams = config.size("hc_mult")
     for block in ("attn_hc", "ffn_hc"):
         for name, shape in (("fn", ((2 + streams) * streams, streams * hidden)), ("base", ((2 + streams) * streams,)), ("scale", (3,))):
-            shapes.add(f"layers.*.{block}.{name}", *shape, at=at, dtype="fp32")
+            shapes.add(f"layers.*.{block}.{name}", *shape, at=at, role="unquantized" if name == "fn" else "other", dtype="fp32")
 
 
 def pooled_indexer(shapes: Shapes, config: Config, hidden: int, count: int) -> None:
@@ -154,7 +154,7 @@ def pooled_indexer(shapes: Shapes, config: Config, hidden: int, count: int) -> N
     at = tuple(index for index, kind in enumerate(types[:count]) if kind != "linear_attention")
     width, pooled = config.sizes("index_head_dim", "index_kpool")
     shapes.add("layers.*.self_attn.indexer.index_kpool_compress_ape", pooled, width, at=at, dtype="fp32")
-    shapes.linear("layers.*.self_attn.indexer.index_kpool_compress_gate", width, hidden, at=at, role="other")
+    shapes.linear("layers.*.self_attn.indexer.index_kpool_compress_gate", width, hidden, at=at, role="unquantized")
 
 
 def falcon(shapes: Shapes, config: Config, hidden: int, layers: tuple[Layer, ...]) -> None:
