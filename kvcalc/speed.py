@@ -244,28 +244,25 @@ def _doublings(question: Question, timed: Clock, *, prompt: int) -> Iterator[Dou
     one, two = timed.prompt_work(prompt), timed.prompt_work(2 * prompt)
     if held:
         wide = batch if plan.slots is not None else 2 * batch
-        yield _doubling("KV memory", plan.resident_bytes(2 * context, batch) / held, plan.resident_bytes(context, wide) / held, 2, 2)
+        grown, widened = plan.resident_bytes(2 * context, batch) / held, plan.resident_bytes(context, wide) / held
+        yield Doubling(what="KV memory", context=grown, batch=widened, plain_context=2, plain_batch=2)
     if step.kv_read_bytes:
-        yield _doubling("KV read", longer.kv_read_bytes / step.kv_read_bytes, wider.kv_read_bytes / step.kv_read_bytes, 2, 2)
+        grown, widened = longer.kv_read_bytes / step.kv_read_bytes, wider.kv_read_bytes / step.kv_read_bytes
+        yield Doubling(what="KV read", context=grown, batch=widened, plain_context=2, plain_batch=2)
     mixed = one.attention_flops + one.recurrence_flops
     if mixed:
-        yield _doubling("prefill attention", (two.attention_flops + two.recurrence_flops) / mixed, 2, 4, 2)
+        grown = (two.attention_flops + two.recurrence_flops) / mixed
+        yield Doubling(what="prefill attention", context=grown, batch=2, plain_context=4, plain_batch=2)
     matrices, more = (sum(work.linear_flops.values()) for work in (one, two))
-    yield _doubling("prefill matrices", more / matrices, 2, 2, 2)
+    yield Doubling(what="prefill matrices", context=more / matrices, batch=2, plain_context=2, plain_batch=2)
     whole = timed._replace(costs=without_windows(timed.costs))
     now, plainly = timed.step(context, batch).likely, whole.step(context, batch).likely
-    yield _doubling(
-        "decode step",
-        timed.step(2 * context, batch).likely / now,
-        timed.step(context, 2 * batch).likely / now,
-        whole.step(2 * context, batch).likely / plainly,
-        whole.step(context, 2 * batch).likely / plainly,
-    )
-
-
-def _doubling(what: str, context: float, batch: float, plain_context: float, plain_batch: float) -> Doubling:
-    return Doubling.model_validate(
-        {"what": what, "context": float(context), "batch": float(batch), "plain_context": float(plain_context), "plain_batch": float(plain_batch)}
+    yield Doubling(
+        what="decode step",
+        context=timed.step(2 * context, batch).likely / now,
+        batch=timed.step(context, 2 * batch).likely / now,
+        plain_context=whole.step(2 * context, batch).likely / plainly,
+        plain_batch=whole.step(context, 2 * batch).likely / plainly,
     )
 
 

@@ -19,6 +19,7 @@ from kvcalc.cli.options import (
     find_gpu_named,
     find_model,
     options_of,
+    parser,
     with_options,
 )
 from kvcalc.errors import KvcalcError
@@ -28,12 +29,24 @@ if TYPE_CHECKING:
     from kvcalc.machine import Machine
     from kvcalc.results.fit import GpuInfo
 
+MOST_TFLOPS: Final = 10**6
+"""A thousand times what a GPU reaches."""
+
+
+def _tflops(text: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        raise typer.BadParameter(f"{text[:40]!r} is not a number") from None
+    if not 0 < number <= MOST_TFLOPS:
+        raise typer.BadParameter(f"{text[:40]} is not above 0 and up to {MOST_TFLOPS:,}")
+    return number
+
+
+NUMBER: Final[dict[str, Any]] = {"parser": parser(_tflops), "metavar": "N"}
 MACHINE: Final[Group] = {
     "bandwidth": (Annotated[int | None, typer.Option("--bandwidth", **SIZE, help="What the memory of one GPU moves in a second: 3350GB.")], None),
-    "tflops": (
-        Annotated[Decimal | None, typer.Option("--tflops", parser=Decimal, metavar="N", help="Dense 16-bit TFLOP/s of one GPU.")],
-        None,
-    ),
+    "tflops": (Annotated[Decimal | None, typer.Option("--tflops", **NUMBER, help="Dense 16-bit TFLOP/s of one GPU.")], None),
     "link": (Annotated[int | None, typer.Option("--link", **SIZE, help="What a GPU sends to another in a second, each way: 450GB.")], None),
 }
 
