@@ -13,7 +13,7 @@ from kvcalc.machine import Machine, usual
 from kvcalc.packing import KvDtype
 from kvcalc.quantizations import BY_NAME
 from kvcalc.results.shared import Parallel
-from kvcalc.results.speed import Chunked, Doubling, Lever, MachineInfo, Phase, Rate, Recomputed, Seconds, Speed
+from kvcalc.results.speed import Chunked, Doubling, ExpertsInfo, Lever, MachineInfo, Phase, Rate, Recomputed, Seconds, Speed
 from kvcalc.tensors import weighed
 from kvcalc.timing import STACKS, Clock, Times
 
@@ -99,6 +99,7 @@ def speed(asked: SpeedQuestion) -> Speed:
         weights=_stored_as(timed),
         prefill=_phase(prompt_work, prompt, answered=prompt.compute is not None),
         decode=_phase(step_work, step, answered=True),
+        experts=_experts(timed, about.batch),
         request_tokens_s=_rate(step, 1),
         decode_tokens_s=_rate(step, replicas * requests),
         served_tokens_s=served,
@@ -148,6 +149,15 @@ def _moved(work: Work, scale: float) -> float:
 def _stored_as(timed: Clock) -> str:
     """How most of what a token is multiplied by is stored."""
     return max(timed.costs.token_flops, key=lambda stored: timed.costs.token_flops[stored])
+
+
+def _experts(timed: Clock, batch: int) -> ExpertsInfo | None:
+    """Those that take most memory, where there are several kinds."""
+    most = max(timed.costs.experts, key=lambda each: each.size_bytes, default=None)
+    if most is None:
+        return None
+    unused = (1 - most.used / most.copies) ** -(-batch // timed.pp)
+    return ExpertsInfo(experts=most.copies, used=most.used, distinct=most.copies * (1 - unused))
 
 
 def _turning_batch(timed: Clock, context: int) -> int | None:

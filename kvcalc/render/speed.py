@@ -84,6 +84,9 @@ def _sides(result: Speed) -> list[str]:
         lines.append(f"Prefill is bound by {BOUND_BY[result.prefill.bound_by]}: {_longest(result.prefill)}.")
     share = f"{100 * result.kv_share:.0f} %" if result.kv_share >= 0.01 or result.kv_share == 0 else "less than 1 %"
     lines.append(f"Decode is bound by {BOUND_BY[result.decode.bound_by]}: {_longest(result.decode)}. Of its bytes {share} are KV cache.")
+    if result.experts is not None:
+        experts = result.experts
+        lines.append(f"A step is expected to read {experts.distinct:,.2f} of the {experts.experts:,} experts of a layer; a token uses {experts.used:,}.")
     if result.turning_batch is not None:
         lines.append(f"Decode computes for longer than it moves bytes from a batch of {result.turning_batch:,} on.")
     elif result.turning_batch_uncached is not None:

@@ -102,9 +102,18 @@ class Recomputed(Frozen):
     recomputed_attention_flops: int
 
 
+class ExpertsInfo(Frozen):
+    """Of `experts` in a layer each token uses `used`; those that a step of the batch, on one replica, is expected to read: `distinct`."""
+
+    experts: int
+    used: int
+    distinct: float
+
+
 class Speed(Answer):
     """Prefill of one prompt of `prompt` tokens, and one decode step of `batch` requests in each replica that have `context` tokens then.
 
+    `experts` is None for a model without any.
     `decode_tokens_s` are those of all replicas while they decode, `request_tokens_s` of one request. `served_tokens_s`, where requests have an `output`, are
     those of all replicas with the prompts of later requests beside the steps of earlier ones. `turning_batch`: the smallest batch whose decode step
     computes for longer than it moves bytes, at this context and where nothing is cached, None where none does or the rate is not known. `kv_share`: of the
@@ -126,6 +135,7 @@ class Speed(Answer):
     weights: str
     prefill: Phase
     decode: Phase
+    experts: ExpertsInfo | None
     request_tokens_s: Rate
     decode_tokens_s: Rate
     served_tokens_s: Rate | None
