@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from math import ceil, floor, isqrt
 from typing import Any, Final, Literal, NamedTuple
 
-from kvcalc.engines.base import Engine, Loaded, Options, Plan, model_packing
+from kvcalc.engines.base import Capacity, Engine, Loaded, Options, Plan, model_packing
 from kvcalc.engines.ideal import IDEAL
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.estimate import LAYER_CAUSES, formula_bytes, length_notes, model_info, rows_of_one_copy
@@ -73,12 +73,15 @@ class Question(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Memory of one GPU, the sizes in it that are estimated, what is `left` for the cache (below zero where there is too little), what to say about it."""
+    """Memory of one GPU, the sizes in it that are estimated, what is `left` for the cache (below zero where there is too little), what to say about it. It
+    is the same for requests of any length from `same_from` tokens on, None where it follows every length.
+    """
 
     memory: Memory
     ranges: dict[str, Range]
     left: int
     notes: tuple[Note, ...]
+    same_from: int | None
 
 
 class _Weights(NamedTuple):
@@ -97,17 +100,20 @@ class _Weights(NamedTuple):
 
 def budget(question: Question) -> Budget:
     """What a GPU leaves for the cache. Raises KvcalcError where its memory or the weights are not known, or where the engine would not start."""
+    return _budget(question, question.asked.context, lambda: _weights(question, weighed(question.spec)))
+
+
+def _budget(question: Question, context: int, find_weights: Callable[[], _Weights]) -> Budget:
     if question.kv_bytes is not None:
-        return Budget(Memory(kv_bytes=question.kv_bytes), {}, question.kv_bytes, ())
+        return Budget(Memory(kv_bytes=question.kv_bytes), {}, question.kv_bytes, (), 0)
     total = question.gpu.memory_bytes
     if total is None:
         raise KvcalcError("the memory of the GPU is not known", hint="state it with --gpu-mem")
     part = _utilization(question, total)
-    spec = weighed(question.spec)
     if question.engine.part_of == "all":
         _check_free(question, ceil(part * total), part)
-    weights = _weights(question, spec)
-    kept = question.engine.overheads(spec, question.options, question.asked.context)
+    weights = find_weights()
+    kept = question.engine.overheads(weighed(question.spec), question.options, context)
     used = weights.total + kept.total.likely + question.reserve_bytes
     usable = ceil(part * total) if question.engine.part_of == "all" else used + max(0, floor(part * (total - used)))
     left = usable - used
@@ -132,7 +138,7 @@ def budget(question: Question) -> Budget:
         reserve_bytes=question.reserve_bytes,
         kv_bytes=max(0, left),
     )
-    return Budget(memory, ranges, left, (*weights.notes, *_gpu_notes(question.gpu)))
+    return Budget(memory, ranges, left, (*weights.notes, *_gpu_notes(question.gpu)), kept.same_from)
 
 
 def _utilization(question: Question, total_bytes: int) -> Decimal:
@@ -218,68 +224,154 @@ def _predicted(spec: WeighedModel, size_bytes: int) -> int:
     return min((checkpoint_bytes(spec, packing) for packing in (own, PACKINGS["fp32"])), key=lambda predicted: abs(predicted - size_bytes))
 
 
+class Held(NamedTuple):
+    """What one replica holds of requests of one length: `blocks` of the `budget`, of which `usable` by requests; the `need` of one request in them; whether the
+    batch `fits`, and the bytes of one GPU that it lacks; the `longest` request; the `capacity` that the engine reports; how many `whole` requests.
+    """
+
+    budget: Budget
+    blocks: int
+    usable: int
+    need: int
+    fits: bool
+    lacking_bytes: int
+    longest: int
+    capacity: Capacity
+    whole: int
+    limited_by: Literal["kv_bytes", "max_seqs", "weights"]
+
+
+class Deployed:
+    """A question once planned, for requests of any length and number in place of its own: what does not depend on these is found once.
+
+    Raises KvcalcError where the engine cannot run the model so; its methods raise it where there is no answer for a length.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.plan = question.engine.plan(question.spec, question.options)
+        (self.pool,) = self.plan.pools
+        self._budgets: dict[int, Budget] = {}
+        self._same_from: int | None = None
+        self._longest: dict[int, tuple[int, int]] = {}
+
+    @cached_property
+    def _weights(self) -> _Weights:
+        return _weights(self.question, weighed(self.question.spec))
+
+    def budget(self, context: int) -> Budget:
+        """What a GPU leaves for the cache of requests of up to so many tokens."""
+        stands_for = context if self._same_from is None else min(context, self._same_from)
+        found = self._budgets.get(stands_for)
+        if found is None:
+            found = _budget(self.question, stands_for, lambda: self._weights)
+            self._same_from = found.same_from
+            self._budgets[stands_for] = found
+        return found
+
+    def longest(self, usable: int, limit: int) -> int:
+        """The longest request, of up to `limit` tokens, that so many units of the pool hold."""
+
+        def holds(tokens: int) -> bool:
+            return self.plan.need(tokens)[0] <= usable
+
+        tried, found = self._longest.get(usable, (0, 0))
+        if found < tried or limit <= tried:
+            return min(found, limit)
+        found = limit if holds(limit) else largest(holds, limit)
+        self._longest[usable] = limit, found
+        return found
+
+    def held(self, context: int, batch: int) -> Held:
+        """What the budget holds in requests of one length, and whether it holds a batch of them."""
+        plan, pool, budgeted = self.plan, self.pool, self.budget(context)
+        blocks = budgeted.memory.kv_bytes // pool.unit_bytes
+        usable = max(0, blocks - plan.reserved)
+        need = plan.need(context)[0]
+        longest = self.longest(usable, _longest_asked(self.question.spec, context))
+        wanted = _units(plan, need, batch)
+        fits = wanted <= usable
+        whole = _whole(plan, usable, need)
+        return Held(
+            budget=budgeted,
+            blocks=blocks,
+            usable=usable,
+            need=need,
+            fits=fits,
+            lacking_bytes=0 if fits else (wanted + plan.reserved) * pool.unit_bytes - budgeted.left,
+            longest=longest,
+            capacity=plan.capacity(blocks, context),
+            whole=whole,
+            limited_by=_limit(self.question, budgeted, plan, whole),
+        )
+
+    @cached_property
+    def _fixed(self) -> dict[str, Any]:
+        question, options = self.question, self.question.options
+        return {
+            "model": model_info(question.spec, question.asked.name, question.asked.source),
+            "engine": question.engine.name,
+            "engine_version": question.engine.version,
+            "gpu": question.gpu,
+            "gpus": options.gpus,
+            "parallel": Parallel(tp=options.tp, pp=options.pp, dp=options.dp, dcp=options.dcp),
+            "kv_dtype": str(self.plan.kv_dtype),
+        }
+
+    def figures(self, context: int, batch: int, held: Held) -> dict[str, Any]:
+        """The fields of an answer that say what is asked, and what of it is held."""
+        plan, pool, dp = self.plan, self.pool, self.question.options.dp
+        memory, ranges = held.budget.memory, held.budget.ranges
+        low = high = held.whole
+        if (ends := ranges.get("kv_bytes")) is not None:
+            low, high = (_whole(plan, max(0, end // pool.unit_bytes - plan.reserved), held.need) for end in (ends.low, ends.high))
+        return {
+            **self._fixed,
+            "context": context,
+            "batch": batch,
+            "memory": memory,
+            "memory_range": ranges,
+            "capacity": CapacityInfo(
+                requests=held.capacity.requests,
+                tokens=held.capacity.tokens,
+                max_context=held.longest,
+                blocks=held.blocks,
+                block_tokens=pool.unit_rows,
+                block_bytes=pool.unit_bytes,
+                request_bytes=held.need * pool.unit_bytes,
+                slots=plan.slots,
+            ),
+            "capacity_range": Range(low=low, high=high),
+            "totals": Totals(requests=dp * held.whole, tokens=dp * _together(plan, held.usable, held.whole, context)),
+            "fits": held.fits,
+            "lacking_bytes": held.lacking_bytes,
+            "limited_by": held.limited_by,
+        }
+
+
 def answer(question: Question) -> Fit:
     """Requests of one length that the budget holds in each replica. Raises KvcalcError where the engine cannot run the model so."""
-    spec, engine, options, asked = question.spec, question.engine, question.options, question.asked
-    plan, budgeted = engine.plan(spec, options), budget(question)
-    (pool,) = plan.pools
-    kv_bytes = budgeted.memory.kv_bytes
-    blocks = kv_bytes // pool.unit_bytes
-    usable = max(0, blocks - plan.reserved)
-    need = plan.need(asked.context)[0]
-    longest = largest(lambda tokens: plan.need(tokens)[0] <= usable, _longest_asked(spec, asked.context))
-    fits = _units(plan, asked.context, asked.batch) <= usable
-    held = plan.capacity(blocks, asked.context)
-    whole = _whole(plan, usable, asked.context)
-    limit = _limit(question, budgeted, plan, whole)
-    served = min(asked.context, longest)
+    spec, asked, deployed = question.spec, question.asked, Deployed(question)
+    plan, held = deployed.plan, deployed.held(asked.context, asked.batch)
+    served = min(asked.context, held.longest)
     utilization = None if question.utilization is None else str(question.utilization)
     stands_for = _stands_for(question)
     served_as = asked.served_as if stands_for is None else CHECKPOINT
     command = plan.command(served_as, served, question.kv_bytes, utilization) if served else ""
-    ends = budgeted.ranges.get("kv_bytes", Range(low=kv_bytes, high=kv_bytes))
     return Fit(
-        model=model_info(spec, asked.name, asked.source),
-        engine=engine.name,
-        engine_version=engine.version,
-        gpu=question.gpu,
-        gpus=options.gpus,
-        parallel=Parallel(tp=options.tp, pp=options.pp, dp=options.dp, dcp=options.dcp),
-        context=asked.context,
-        batch=asked.batch,
-        kv_dtype=str(plan.kv_dtype),
-        memory=budgeted.memory,
-        memory_range=budgeted.ranges,
-        capacity=CapacityInfo(
-            requests=held.requests,
-            tokens=held.tokens,
-            max_context=longest,
-            blocks=blocks,
-            block_tokens=pool.unit_rows,
-            block_bytes=pool.unit_bytes,
-            request_bytes=need * pool.unit_bytes,
-            slots=plan.slots,
-        ),
-        capacity_range=Range(
-            low=_whole(plan, max(0, ends.low // pool.unit_bytes - plan.reserved), asked.context),
-            high=_whole(plan, max(0, ends.high // pool.unit_bytes - plan.reserved), asked.context),
-        ),
-        totals=Totals(requests=options.dp * whole, tokens=options.dp * _length(plan, usable, asked.context).tokens),
-        fits=fits,
-        lacking_bytes=0 if fits else _wanted_bytes(plan, asked) - budgeted.left,
-        limited_by=limit,
-        lengths=tuple(_length(plan, usable, tokens) for tokens in _lengths(spec, asked.context)),
-        division=_division(spec, plan, options, kv_bytes, asked.context),
+        **deployed.figures(asked.context, asked.batch, held),
+        lengths=tuple(_length(plan, held.usable, tokens) for tokens in _lengths(spec, asked.context)),
+        division=_division(spec, plan, question.options, held.budget.memory.kv_bytes, asked.context),
         advice=(),
-        commands={engine.name: command} if command else {},
+        commands={question.engine.name: command} if command else {},
         notes=(
             *spec.notes,
             *question.notes,
             *plan.notes,
-            *budgeted.notes,
+            *held.budget.notes,
             *length_notes(spec, plan, asked.context),
             *plan.length_notes(asked.context, asked.batch),
-            *_scheduler_notes(limit, plan),
+            *_scheduler_notes(held.limited_by, plan),
             *([] if stands_for is None or not command else [Note(code="checkpoint", text=f"{CHECKPOINT} stands for {stands_for}")]),
         ),
     )
@@ -377,7 +469,7 @@ def _lesser_questions(question: Question, found: Fit) -> Iterator[_Lever]:
     asked = question.asked
     plan = question.engine.plan(question.spec, question.options)
     usable = max(0, found.capacity.blocks - plan.reserved)
-    longest = largest(lambda tokens: _units(plan, tokens, asked.batch) <= usable, asked.context)
+    longest = largest(lambda tokens: _units(plan, plan.need(tokens)[0], asked.batch) <= usable, asked.context)
     if 0 < longest < asked.context:
         yield _Lever("asked", 0, "shorter requests", f"--context {longest}", lambda old: old._replace(asked=asked._replace(context=longest)))
     held = next(row.requests for row in found.lengths if row.context == found.context)
@@ -505,14 +597,18 @@ def _lengths(spec: ModelSpec, context: int) -> list[int]:
 
 def _length(plan: Plan, usable: int, tokens: int) -> LengthRow:
     """What a server that takes requests of up to so many tokens holds of them."""
-    requests = _whole(plan, usable, tokens)
-    together = requests * tokens if plan.slots is None else plan.capacity(usable, tokens).tokens
-    return LengthRow(context=tokens, requests=requests, tokens=together, request_bytes=plan.need(tokens)[0] * plan.pools[0].unit_bytes)
-
-
-def _units(plan: Plan, tokens: int, batch: int) -> int:
-    """Units of the pool that a batch holds. Raises KvcalcError for one of more requests than there are slots."""
     need = plan.need(tokens)[0]
+    requests = _whole(plan, usable, need)
+    return LengthRow(context=tokens, requests=requests, tokens=_together(plan, usable, requests, tokens), request_bytes=need * plan.pools[0].unit_bytes)
+
+
+def _together(plan: Plan, usable: int, requests: int, tokens: int) -> int:
+    """Tokens in so many requests, or in all slots."""
+    return requests * tokens if plan.slots is None else plan.capacity(usable, tokens).tokens
+
+
+def _units(plan: Plan, need: int, batch: int) -> int:
+    """Units of the pool that a batch of requests holds, of which one needs so many. Raises KvcalcError for more requests than there are slots."""
     if plan.slots is None:
         return batch * need
     if batch > plan.slots:
@@ -520,9 +616,8 @@ def _units(plan: Plan, tokens: int, batch: int) -> int:
     return need
 
 
-def _whole(plan: Plan, usable: int, tokens: int) -> int:
-    """Whole requests that so many units hold at once."""
-    need = plan.need(tokens)[0]
+def _whole(plan: Plan, usable: int, need: int) -> int:
+    """Whole requests that so many units hold at once, where one needs so many."""
     if plan.slots is not None:
         return plan.slots if need <= usable else 0
     return usable // need if need else 0
@@ -538,11 +633,6 @@ def _scheduler_notes(limit: str, plan: Plan) -> list[Note]:
     if limit != "max_seqs":
         return []
     return [Note(code="max-seqs", text=f"the scheduler runs at most {plan.max_requests:,} requests at once, fewer than memory holds: --max-seqs raises it")]
-
-
-def _wanted_bytes(plan: Plan, asked: Asked) -> int:
-    """The KV budget of one GPU that holds the batch."""
-    return (_units(plan, asked.context, asked.batch) + plan.reserved) * plan.pools[0].unit_bytes
 
 
 # Free memory divided by the plain formula

@@ -168,16 +168,17 @@ class Span(NamedTuple):
 
 class Overheads(NamedTuple):
     """What one GPU keeps back from weights and cache: the `activation` peak, the CUDA `graphs`, the `runtime` (memory outside the allocator), and their
-    `total`, whose bounds do not all fall together.
+    `total`, whose bounds do not all fall together. They are the same for any length of request from `same_from` tokens on; None where they follow every length.
     """
 
     activation: Span
     graphs: Span
     runtime: Span
     total: Span
+    same_from: int | None = None
 
 
-NO_OVERHEADS: Final = Overheads(*(Span(0, 0, 0),) * 4)
+NO_OVERHEADS: Final = Overheads(*(Span(0, 0, 0),) * 4, same_from=0)
 
 
 class Loaded(NamedTuple):

@@ -178,7 +178,7 @@ class TrtllmEngine:
 
     def overheads(self, _spec: "WeighedModel", _options: Options, _context: int) -> Overheads:
         both = Span(FORWARD.low + OUTSIDE.low, FORWARD.likely + OUTSIDE.likely, FORWARD.high + OUTSIDE.high)
-        return Overheads(FORWARD, Span(0, 0, 0), OUTSIDE, both)
+        return Overheads(FORWARD, Span(0, 0, 0), OUTSIDE, both, same_from=0)
 
 
 TRTLLM: Final = TrtllmEngine()

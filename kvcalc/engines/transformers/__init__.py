@@ -258,7 +258,7 @@ class TransformersEngine:
         return loaded_shares(spec, options)
 
     def overheads(self, _spec: "WeighedModel", _options: Options, _context: int) -> Overheads:
-        return Overheads(Span(0, 0, 0), Span(0, 0, 0), RUNTIME, RUNTIME)
+        return Overheads(Span(0, 0, 0), Span(0, 0, 0), RUNTIME, RUNTIME, same_from=0)
 
 
 RUNTIME: Final = Span(250 * MIB, 425 * MIB, 632 * MIB)

@@ -109,7 +109,7 @@ UNIFIED_HIGH: Final = 1.8
 """As `RUNTIME_LOW` and `RUNTIME_HIGH`, on shared memory: two equal starts differ by gigabytes."""
 
 
-UNKNOWN_WIDTHS: Final = Overheads(Span(GIB // 2, 3 * GIB, 11 * GIB // 2), Span(0, 0, 0), Span(0, 0, 0), Span(GIB // 2, 3 * GIB, 11 * GIB // 2))
+UNKNOWN_WIDTHS: Final = Overheads(Span(GIB // 2, 3 * GIB, 11 * GIB // 2), Span(0, 0, 0), Span(0, 0, 0), Span(GIB // 2, 3 * GIB, 11 * GIB // 2), same_from=0)
 """All overheads together for a model of unknown widths: the median of 23 public start-up logs, and what holds nine in ten of them."""
 
 
@@ -234,7 +234,14 @@ def overheads(widths: Widths, deployment: Deployment) -> Overheads:
     likely = sum(part.likely for part in parts)
     below = sqrt(sum((part.likely - part.low) ** 2 for part in parts))
     above = sqrt(sum((part.high - part.likely) ** 2 for part in parts))
-    return Overheads(*parts, Span(max(0, round(likely - below)), likely, round(likely + above)))
+    return Overheads(*parts, Span(max(0, round(likely - below)), likely, round(likely + above)), same_from=_same_from(widths, deployment))
+
+
+def _same_from(widths: Widths, deployment: Deployment) -> int | None:
+    """The length of request from which on none of this depends on it: `_tower` and the whole prompt of `_activation` do below."""
+    if deployment.minor <= WHOLE_PROMPT_MINOR:
+        return WHOLE_PROMPT_TOKENS + 1 if deployment.minor >= CHUNKED_PROMPT_MINOR else None
+    return 0 if widths.tower is None else widths.tower.tokens
 
 
 def _activation(widths: Widths, deployment: Deployment) -> Span:
