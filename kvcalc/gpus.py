@@ -130,6 +130,7 @@ UNIFIED: Final = ("edge", "apu", "apple")
 """Kinds whose memory is that of the CPU too."""
 
 
+@cache
 def find_gpu(text: str) -> GpuMatch:
     """The cards that `text` names, in any case, with or without make and line. Raises KvcalcError with near names where there is none."""
     wanted = _words(text)

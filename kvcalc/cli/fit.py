@@ -1,7 +1,7 @@
 """`kvcalc fit`."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,7 +18,9 @@ from kvcalc.cli.options import (
     check_owned,
     check_together,
     complete_model,
-    find_model,
+    context_typed,
+    length_for,
+    model_typed,
     one_form,
     options_of,
     with_options,
@@ -27,9 +29,11 @@ from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
     from kvcalc.catalog import Model as FoundModel
-    from kvcalc.fit import StatedWeights
+    from kvcalc.engines.base import Engine, Options
+    from kvcalc.fit import Question, StatedWeights
     from kvcalc.layers import Note
-    from kvcalc.results.fit import Fit
+    from kvcalc.quantizations import Named
+    from kvcalc.results.fit import Fit, GpuInfo
 
 
 @with_options(MODEL, BUDGET, DEPLOYMENT)
@@ -51,22 +55,12 @@ def fit(
 ) -> int:
     """What fits: requests, tokens and the longest request, in the blocks of the engine. Without --model: every preset. Exit code 1: it does not fit."""
     from kvcalc.engines import find_engine
-    from kvcalc.fit import Asked, Question, advised, fewest_gpus
+    from kvcalc.fit import advised, fewest_gpus
     from kvcalc.fit import answer as plainly
 
     one_form(as_json=as_json, quiet=quiet)
-    rules, typed = find_engine(engine), call.params
-    check_owned(typed, (rules.name,))
-    utilization, kv_mem = utilization_of(typed, rules.name), typed["kv_mem"]
-    of_a_gpu = {
-        "--utilization": utilization,
-        "--weights": weights,
-        "--weights-per-gpu": weights_per_gpu,
-        "--quantization": typed["quantization"],
-        "--reserve": typed["reserve"] or None,
-    }
-    check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
-    check_together("--weights-per-gpu states what is loaded", weights_per_gpu, {"--weights": weights, "--quantization": typed["quantization"]})
+    typed = call.params
+    check_owned(typed, (find_engine(engine).name,))
     every_preset = typed["model"] is None and (typed["layers"], typed["kv_heads"], typed["head_dim"]) == (None, None, None)
     of_one = {
         "--weights": weights,
@@ -77,41 +71,21 @@ def fit(
         "--draft": draft,
     }
     _check_scope({**of_one, "--min-gpus": min_gpus or None}, {"--filter": name_filter}, every_preset=every_preset)
-    tp = shared_heads(typed)
-    if min_gpus and (typed["gpus"] is not None or (tp, typed["pp"]) != (1, 1)):
+    if min_gpus and (typed["gpus"] is not None or (typed["tp"], typed["pp"]) != (1, 1)):
         raise typer.BadParameter("--min-gpus finds how many GPUs it takes: leave out --gpus, --tp and --pp")
-    info, device = gpu_and_device(typed, deployed_gpus(typed, tp))
-    drafter = _drafter(draft, draft_tokens, typed["mtp"])
-    options = with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed)._replace(
-        draft=None if drafter is None else drafter.weighed(),
-        draft_served_as="" if drafter is None else drafter.served_as,
-        speculative_tokens=(draft_tokens if typed["mtp"] is None else typed["mtp"]) or 0,
-    )
-    named = quantization_named(typed["quantization"])
+    lookup = Lookup()
+    asking = asking_of(typed, lookup)
 
     def answer(found: "FoundModel", length: int) -> "Fit":
-        stated, notes = (None, ()) if kv_mem is not None else _stated_weights(found, weights, weights_per_gpu, named=named is not None)
-        question = Question(
-            found.spec if kv_mem is not None else found.weighed(),
-            rules,
-            options,
-            Asked(found.name, found.source, found.served_as, length, batch),
-            info,
-            kv_bytes=kv_mem,
-            utilization=utilization,
-            weights=stated,
-            quantization=named,
-            reserve_bytes=typed["reserve"],
-            notes=notes,
-        )
+        question = asking.question(found, length, batch)
         if every_preset:
             return plainly(question)
         return advised(fewest_gpus(question) if min_gpus else question)
 
     if every_preset:
         return _fit_presets(answer, context, name_filter, as_json=as_json, quiet=quiet)
-    memory = None if info.memory_bytes is None else info.memory_bytes * tp * typed["pp"]
-    result = answer(*find_model(typed, context, rules.name, memory))
+    found = lookup.model(typed)
+    result = answer(found, asking.length(found, context))
     if as_json:
         print(result.to_json())
     elif quiet:
@@ -124,30 +98,110 @@ def fit(
     return ExitCode.YES if result.fits else ExitCode.NO
 
 
-def _stated_weights(found: "FoundModel", weights: int | None, weights_per_gpu: int | None, *, named: bool) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
-    """The size of the weights from the command line, else from the checkpoint."""
-    from kvcalc.fit import StatedWeights
+class Lookup:
+    """Models and their checkpoints, each read once however many questions are about it."""
 
-    if weights_per_gpu is not None:
-        return StatedWeights(weights_per_gpu, "gpu", "--weights-per-gpu"), ()
-    if weights is not None:
-        return StatedWeights(weights, "checkpoint", "--weights"), ()
-    return checkpoint_of(found, named=named)
+    def __init__(self) -> None:
+        self._models: dict[object, FoundModel] = {}
+        self._checkpoints: dict[object, tuple[StatedWeights | None, tuple[Note, ...]]] = {}
+
+    def model(self, typed: Mapping[str, Any]) -> "FoundModel":
+        """The model that is asked about. Raises KvcalcError where it is not found, BadParameter where none is named."""
+        key = tuple(typed[name] for name in MODEL)
+        if key not in self._models:
+            self._models[key] = model_typed(typed)
+        return self._models[key]
+
+    def drafter(self, typed: Mapping[str, Any]) -> "FoundModel | None":
+        """The model that drafts tokens."""
+        draft, draft_tokens = typed["draft"], typed["draft_tokens"]
+        if draft is None:
+            if draft_tokens is not None:
+                raise typer.BadParameter("--draft-tokens goes with --draft MODEL")
+            return None
+        if typed["mtp"] is not None:
+            raise typer.BadParameter("--mtp drafts with the model's own layers: give it, or --draft")
+        if draft_tokens is None:
+            raise typer.BadParameter("say how many tokens --draft proposes a step, with --draft-tokens")
+        return self.model({**dict.fromkeys(MODEL), "model": draft})
+
+    def weights(self, found: "FoundModel", typed: Mapping[str, Any]) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
+        """The size of the weights from the command line, else from the checkpoint; None leaves it to the tensors."""
+        from kvcalc.fit import StatedWeights
+
+        if typed["kv_mem"] is not None:
+            return None, ()
+        if typed["weights_per_gpu"] is not None:
+            return StatedWeights(typed["weights_per_gpu"], "gpu", "--weights-per-gpu"), ()
+        if typed["weights"] is not None:
+            return StatedWeights(typed["weights"], "checkpoint", "--weights"), ()
+        key = (found.name, found.source, found.weights_at, named := typed["quantization"] is not None)
+        if key not in self._checkpoints:
+            self._checkpoints[key] = checkpoint_of(found, named=named)
+        return self._checkpoints[key]
 
 
-def _drafter(draft: str | None, draft_tokens: int | None, mtp: int | None) -> "FoundModel | None":
-    """The model that drafts tokens."""
-    if draft is None:
-        if draft_tokens is not None:
-            raise typer.BadParameter("--draft-tokens goes with --draft MODEL")
-        return None
-    if mtp is not None:
-        raise typer.BadParameter("--mtp drafts with the model's own layers: give it, or --draft")
-    if draft_tokens is None:
-        raise typer.BadParameter("say how many tokens --draft proposes a step, with --draft-tokens")
-    from kvcalc.catalog import load_model
+class Asking(NamedTuple):
+    """A deployment with its budget, about which any model can be asked: `typed`, and what was found for it."""
 
-    return load_model(draft)
+    typed: Mapping[str, Any]
+    lookup: Lookup
+    engine: "Engine"
+    options: "Options"
+    gpu: "GpuInfo"
+    quantization: "Named | None"
+
+    def length(self, found: "FoundModel", context: int | None) -> int:
+        """The length of requests that is asked about. Raises KvcalcError where it is not stated and the model's own is not known."""
+        memory = None if self.gpu.memory_bytes is None else self.gpu.memory_bytes * self.options.tp * self.options.pp
+        return length_for(found, context_typed(self.typed, context), self.engine.name, memory)
+
+    def question(self, found: "FoundModel", length: int, batch: int) -> "Question":
+        """What is asked of a model."""
+        from kvcalc.fit import Asked, Question
+
+        typed, kv_mem = self.typed, self.typed["kv_mem"]
+        stated, notes = self.lookup.weights(found, typed)
+        return Question(
+            found.spec if kv_mem is not None else found.weighed(),
+            self.engine,
+            self.options,
+            Asked(found.name, found.source, found.served_as, length, batch),
+            self.gpu,
+            kv_bytes=kv_mem,
+            utilization=utilization_of(typed, self.engine.name),
+            weights=stated,
+            quantization=self.quantization,
+            reserve_bytes=typed["reserve"],
+            notes=notes,
+        )
+
+
+def asking_of(typed: Mapping[str, Any], lookup: Lookup) -> Asking:
+    """The deployment and the budget that were typed. Raises BadParameter where options contradict each other, KvcalcError where a name is not known."""
+    from kvcalc.engines import find_engine
+
+    rules = find_engine(typed["engine"])
+    of_a_gpu = {
+        "--utilization": utilization_of(typed, rules.name),
+        "--weights": typed["weights"],
+        "--weights-per-gpu": typed["weights_per_gpu"],
+        "--quantization": typed["quantization"],
+        "--reserve": typed["reserve"] or None,
+    }
+    check_together("--kv-mem states what is left for the cache", typed["kv_mem"], of_a_gpu)
+    check_together(
+        "--weights-per-gpu states what is loaded", typed["weights_per_gpu"], {"--weights": typed["weights"], "--quantization": typed["quantization"]}
+    )
+    tp = shared_heads(typed)
+    info, device = gpu_and_device(typed, deployed_gpus(typed, tp))
+    drafter = lookup.drafter(typed)
+    options = with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed)._replace(
+        draft=None if drafter is None else drafter.weighed(),
+        draft_served_as="" if drafter is None else drafter.served_as,
+        speculative_tokens=(typed["draft_tokens"] if typed["mtp"] is None else typed["mtp"]) or 0,
+    )
+    return Asking(typed, lookup, rules, options, info, quantization_named(typed["quantization"]))
 
 
 def _check_scope(of_one: dict[str, object], of_all: dict[str, object], *, every_preset: bool) -> None:

@@ -244,15 +244,24 @@ def check_together(why: str, one: int | None, others: Mapping[str, object]) -> N
 
 def find_model(typed: Mapping[str, Any], context: int | None, engine: str, total_bytes: int | None) -> "tuple[FoundModel, int]":
     """The model that is asked about, and the length of its requests, on an engine and GPUs of so much memory together."""
+    return (found := model_typed(typed)), length_for(found, context_typed(typed, context), engine, total_bytes)
+
+
+def context_typed(typed: Mapping[str, Any], context: int | None) -> int | None:
+    """The length that is stated, and a round number for a model of which only three numbers are."""
+    return CONTEXT_WITHOUT_MODEL if context is None and typed["model"] is None else context
+
+
+def model_typed(typed: Mapping[str, Any]) -> "FoundModel":
+    """The model that is asked about."""
     from kvcalc.catalog import load_model, model_from_shape
 
     model, shape = typed["model"], (typed["layers"], typed["kv_heads"], typed["head_dim"])
     if model is not None and shape == (None, None, None):
-        found = load_model(model, typed["revision"], typed["as_model_type"])
-        return found, length_for(found, context, engine, total_bytes)
+        return load_model(model, typed["revision"], typed["as_model_type"])
     layers, kv_heads, head_dim = shape
     if model is None and layers is not None and kv_heads is not None and head_dim is not None:
-        return model_from_shape(layers, kv_heads, head_dim), CONTEXT_WITHOUT_MODEL if context is None else context
+        return model_from_shape(layers, kv_heads, head_dim)
     raise typer.BadParameter("give --model MODEL, or --layers, --kv-heads and --head-dim together in its place")
 
 
