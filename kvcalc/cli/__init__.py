@@ -60,7 +60,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-COMMANDS: Final = ("estimate", "fit", "speed", "compare", "verify", "models", "gpus")
+COMMANDS: Final = ("estimate", "fit", "sweep", "speed", "compare", "verify", "models", "gpus")
 
 
 class Commands(TyperGroup):
@@ -90,6 +90,8 @@ def _function(name: str) -> Callable[..., Any]:
             from kvcalc.cli.fit import fit as function
         case "speed":
             from kvcalc.cli.speed import speed as function
+        case "sweep":
+            from kvcalc.cli.sweep import sweep as function
         case "compare":
             from kvcalc.cli.compare import compare as function
         case "verify":
