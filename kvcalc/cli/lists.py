@@ -92,8 +92,8 @@ class Lists:
 
     def _axis(self, name: str, option: _Option, typed: Any, most: int) -> list[Element]:  # noqa: ANN401 (each option has a type of its own)
         """Each value once, by the first word for it."""
-        if typed is None or typed == [] or option.is_switch:
-            return [Element(NONE, option.default if not option.is_switch else typed)]
+        if option.is_switch or not (typed if name in REPEATED else typed is not None):
+            return [Element(NONE, typed if option.is_switch else option.default)]
         found: dict[Any, Element] = {}
         try:
             for text in typed if name in REPEATED else [typed]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -33,6 +33,7 @@ def sweep(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="A table for a Markdown file.")] = False,
 ) -> int:
     from kvcalc.engines import ENGINES, find_engine
+    from kvcalc.render.rows import csv_lines, json_pieces, watched
     from kvcalc.results.sweep import Sweep
     from kvcalc.sweep import MOST_CELLS, Said
     from kvcalc.sweep import sweep as compute
@@ -56,9 +57,8 @@ def sweep(
     said = Said()
     rows = said.listening(compute(_points(axes, lookup, stated), stated, [each.value for each in axes["batch"]]))
 
-    from kvcalc.render.sweep import csv_lines, json_pieces, markdown, render_sweep, watched
-
-    watching = watched(rows, cells, streamed=as_csv or as_json)
+    first = next(rows)  # an error comes before the first line
+    watching = watched(chain([first], rows), cells, streamed=as_csv or as_json)
     if as_csv:
         sys.stdout.writelines(csv_lines(watching, [_key(name) for name, axis in axes.items() if len(axis) > 1]))
     elif as_json:
@@ -66,11 +66,12 @@ def sweep(
     else:
         found = tuple(watching)
         result = Sweep(rows=found, notes=said.notes())
+        from kvcalc.render.style import console_for_stdout
+        from kvcalc.render.sweep import markdown, render_sweep
+
         if as_markdown:
             print(markdown(result))
         else:
-            from kvcalc.render.style import console_for_stdout
-
             render_sweep(result, console_for_stdout())
     return ExitCode.YES if said.fits else ExitCode.NO
 

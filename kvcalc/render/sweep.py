@@ -1,11 +1,8 @@
-"""`kvcalc sweep` for a reader, a spreadsheet, a program and a Markdown file."""
+"""`kvcalc sweep` for a reader and for a Markdown file."""
 
-import csv
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from rich.console import Console
 
@@ -15,8 +12,7 @@ from kvcalc.render.style import Grid, in_unit, notes, with_version
 from kvcalc.results.sweep import Refused, Row, Sweep, SweptFit
 from kvcalc.units import binary_unit, format_bytes
 
-PATIENCE_S: Final = 1.0
-"""What a reader waits without a word."""
+NOTES_OF_A_KIND: Final = 3
 
 
 class _Screen(NamedTuple):
@@ -38,7 +34,19 @@ def render_sweep(result: Sweep, console: Console) -> None:
     for number, reason in enumerate(screen.reasons, 1):
         console.print()
         console.print(f"({number}) {reason}", highlight=False, markup=False)
-    notes(console, result.notes)
+    notes(console, _few(result.notes))
+
+
+def _few(said: Sequence[Note]) -> Iterator[Note]:
+    """At most NOTES_OF_A_KIND of each kind: those of many cards differ in a figure."""
+    kinds = Counter(note.code for note in said)
+    shown: Counter[str] = Counter()
+    for note in said:
+        shown[note.code] += 1
+        if shown[note.code] < NOTES_OF_A_KIND or kinds[note.code] == NOTES_OF_A_KIND:
+            yield note
+        elif shown[note.code] == NOTES_OF_A_KIND:
+            yield Note(code=note.code, text=f"{kinds[note.code] - NOTES_OF_A_KIND + 1} more are like the last one; --json has them all")
 
 
 def markdown(result: Sweep) -> str:
@@ -49,7 +57,7 @@ def markdown(result: Sweep) -> str:
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
     marks = [("-" * (width - 1) + ":" if place >= len(screen.grid.left) else "-" * width) for place, width in enumerate(widths)]
     table = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in (lines[0], marks, *lines[1:])]
-    below = [f"({number}) {reason}" for number, reason in enumerate(screen.reasons, 1)] + [f"Note: {printable(note.text)}." for note in result.notes]
+    below = [f"({number}) {reason}" for number, reason in enumerate(screen.reasons, 1)] + [f"Note: {printable(note.text)}." for note in _few(result.notes)]
     return "\n\n".join([f"{screen.title}: {screen.alike}", "\n".join(table), *below])
 
 
@@ -63,27 +71,38 @@ def _screen(result: Sweep) -> _Screen:
     shown = [*keys, *_unasked(answered, keys)]
     left, right = [key for key in shown if not _are_numbers(result.rows, key)], [key for key in shown if _are_numbers(result.rows, key)]
     unit = binary_unit(max(row.capacity.request_bytes for row in answered))
-    figures = ["fits", "KV GiB", f"{unit}/request", "requests", "tokens", "longest"]
-    grid = Grid(left=[key.replace("_", "-") for key in left], right=[*(key.replace("_", "-") for key in right), *figures])
+    figures = [_figures(row, unit) for row in answered]
+    alike = [name for name in (f"{unit}/request", "longest") if len({each[name] for each in figures}) == 1 < len(figures)]
+    heads = [name for name in figures[0] if name not in alike]
+    grid = Grid(left=[key.replace("_", "-") for key in left], right=[*(key.replace("_", "-") for key in right), *heads])
     reasons: dict[str, int] = {}
+    remaining = iter(figures)
     for row in result.rows:
         labels = [*(_label(row, key) for key in left), *(_number(_label(row, key)) for key in right)]
         if isinstance(row, Refused):
             number = reasons.setdefault(row.refused, len(reasons) + 1)
-            grid.add(*labels, f"({number})", *[""] * (len(figures) - 1))
+            grid.add(*labels, f"({number})", *[""] * (len(heads) - 1))
         else:
-            grid.add(*labels, *_figures(row, unit))
+            found = next(remaining)
+            grid.add(*labels, *(found[name] for name in heads))
     fitting = sum(row.fits for row in answered)
     title = f"{len(result.rows):,} cells: {fitting:,} fit, {len(answered) - fitting:,} do not"
     silent = len(result.rows) - len(answered)
-    return _Screen(f"{title}, {silent:,} cannot be answered" if silent else title, _alike(answered, shown), grid, [printable(reason) for reason in reasons])
+    said = [*_facts(answered, shown), *(f"{name} {figures[0][name]}" for name in alike)]
+    of_all = "; requests and tokens in all replicas" if any(row.parallel.dp > 1 for row in answered) else ""
+    return _Screen(
+        title=f"{title}, {silent:,} cannot be answered" if silent else title,
+        alike=f"{', '.join(said)}; sizes are of one GPU{of_all}",
+        grid=grid,
+        reasons=[printable(reason) for reason in reasons],
+    )
 
 
 FACTS: Final[dict[str, Callable[[SweptFit], str]]] = {
     "model": lambda row: printable(row.model.name),
     "engine": lambda row: "engine " + with_version(row.engine, row.engine_version),
     "gpu": lambda row: "" if row.gpu.memory_bytes is None else f"{row.gpu.name or 'a GPU'} of {format_bytes(row.gpu.memory_bytes)}",
-    "gpus": lambda row: f"{row.gpus} GPU{'' if row.gpus == 1 else 's'}",
+    "gpus": lambda row: "" if row.gpus == 1 else f"{row.gpus} GPUs",
     "kv_dtype": lambda row: f"KV dtype {row.kv_dtype}",
     "batch": lambda row: f"batch {row.batch:,}",
     "context": lambda row: f"requests of {row.context:,} tokens",
@@ -91,14 +110,11 @@ FACTS: Final[dict[str, Callable[[SweptFit], str]]] = {
 """What may be the same in all rows, in words."""
 
 
-def _alike(answered: Sequence[SweptFit], shown: Sequence[str]) -> str:
-    """What all rows have alike, and what the figures are of."""
-    said = []
+def _facts(answered: Sequence[SweptFit], shown: Sequence[str]) -> Iterator[str]:
+    """What is not in a column, and the same in all rows."""
     for key, fact in FACTS.items():
         if key not in shown and len(words := {fact(row) for row in answered}) == 1:
-            said.append(words.pop())
-    of_all = "; requests and tokens in all replicas" if any(row.parallel.dp > 1 for row in answered) else ""
-    return f"{', '.join(each for each in said if each)}; sizes are of one GPU{of_all}"
+            yield from words - {""}
 
 
 def _unasked(answered: Sequence[SweptFit], keys: Sequence[str]) -> list[str]:
@@ -121,107 +137,14 @@ def _number(label: str) -> str:
     return f"{int(label):,}" if label.isdigit() else label
 
 
-def _figures(row: SweptFit, unit: str) -> list[str]:
+def _figures(row: SweptFit, unit: str) -> dict[str, str]:
     """Estimated figures bear a ~; where a batch does not fit stands what one GPU lacks, in GiB."""
     mark = "~" if "kv_bytes" in row.memory_range else ""
-    return [
-        "yes" if row.fits else f"{mark}-{in_unit(row.lacking_bytes, 'GiB')}",
-        mark + in_unit(row.memory.kv_bytes, "GiB"),
-        in_unit(row.capacity.request_bytes, unit),
-        f"{mark}{row.totals.requests:,}",
-        f"{mark}{row.totals.tokens:,}",
-        f"{mark}{row.capacity.max_context:,}",
-    ]
-
-
-FIELDS: Final = (
-    "model.name",
-    "engine",
-    "engine_version",
-    "gpu.name",
-    "gpus",
-    "parallel.tp",
-    "parallel.pp",
-    "parallel.dp",
-    "parallel.dcp",
-    "context",
-    "batch",
-    "kv_dtype",
-    "fits",
-    "limited_by",
-    "lacking_bytes",
-    "memory.total_bytes",
-    "memory.usable_bytes",
-    "memory.weights_bytes",
-    "memory.kv_bytes",
-    "capacity.requests",
-    "capacity.tokens",
-    "capacity.max_context",
-    "capacity.blocks",
-    "capacity.block_tokens",
-    "capacity.block_bytes",
-    "capacity.request_bytes",
-    "capacity_range.low",
-    "capacity_range.high",
-    "totals.requests",
-    "totals.tokens",
-    "refused",
-)
-"""The fields of a row in CSV, as its JSON has them."""
-
-
-class _Line:
-    """What csv writes to: each line is handed back."""
-
-    def write(self, text: str) -> str:
-        return text
-
-
-def csv_lines(rows: Iterable[Row], keys: Sequence[str]) -> Iterator[str]:
-    """Lines as RFC 4180 has them: the options that vary, then the fields of `--json` by their paths. None is empty."""
-    write: Callable[[Iterable[Any]], Any] = csv.writer(_Line()).writerow
-    yield write([*(f"options.{key}" for key in keys), *FIELDS, "memory_range.kv_bytes.low", "memory_range.kv_bytes.high"])
-    pick = attrgetter(*FIELDS)
-    fits, few = FIELDS.index("fits"), {"context", "batch", "refused"}
-    for row in rows:
-        labels = [row.options[key] for key in keys]
-        if isinstance(row, Refused):
-            yield write([*labels, *(getattr(row, field) if field in few else None for field in FIELDS), None, None])
-            continue
-        found = list(pick(row))
-        found[fits] = "true" if row.fits else "false"
-        ends = row.memory_range.get("kv_bytes")
-        yield write([*labels, *found, *((None, None) if ends is None else (ends.low, ends.high))])
-
-
-def json_pieces(rows: Iterable[Row], said: Callable[[], tuple[Note, ...]]) -> Iterator[str]:
-    """The JSON of a `Sweep` as it is found; `said` is asked for the notes once all rows have passed."""
-    yield Sweep(rows=(), notes=()).to_json().partition("]")[0]
-    between = ""
-    for row in rows:
-        yield between + row.model_dump_json()
-        between = ","
-    yield "]" + Sweep(rows=(), notes=said()).to_json().partition("]")[2] + "\n"
-
-
-def watched(rows: Iterable[Row], cells: int, *, streamed: bool) -> Iterator[Row]:
-    """The same rows, with a bar on a terminal where they take longer than a moment: not where they go to that terminal as they are found."""
-    if not sys.stderr.isatty() or (streamed and sys.stdout.isatty()):
-        yield from rows
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    started, bar, task = time.monotonic(), None, None
-    try:
-        for done, row in enumerate(rows):
-            if done % 256 == 0:
-                if bar is None and time.monotonic() - started > PATIENCE_S:
-                    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-                    task = bar.add_task("cells", total=cells)
-                    bar.start()
-                if bar is not None and task is not None:
-                    bar.update(task, completed=done)
-            yield row
-    finally:
-        if bar is not None:
-            bar.stop()
+    return {
+        "fits": "yes" if row.fits else f"{mark}-{in_unit(row.lacking_bytes, 'GiB')}",
+        "KV GiB": mark + in_unit(row.memory.kv_bytes, "GiB"),
+        f"{unit}/request": in_unit(row.capacity.request_bytes, unit),
+        "requests": f"{mark}{row.totals.requests:,}",
+        "tokens": f"{mark}{row.totals.tokens:,}",
+        "longest": f"{mark}{row.capacity.max_context:,}",
+    }
