@@ -1,5 +1,6 @@
 """`kvcalc sweep`."""
 
+import gc
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
@@ -64,6 +65,7 @@ def sweep(
     elif as_json:
         sys.stdout.writelines(json_pieces(watching, said.notes))
     else:
+        gc.disable()  # rows hold no cycles and live to the end: to look for some again and again would double the time
         found = tuple(watching)
         result = Sweep(rows=found, notes=said.notes())
         from kvcalc.render.style import console_for_stdout
