@@ -253,6 +253,7 @@ class Deployed:
         (self.pool,) = self.plan.pools
         self._budgets: dict[int, Budget] = {}
         self._same_from: int | None = None
+        self._starts = self._divides = False
         self._longest: dict[int, tuple[int, int]] = {}
 
     @cached_property
@@ -292,6 +293,9 @@ class Deployed:
         wanted = _units(plan, need, batch)
         fits = wanted <= usable
         whole = _whole(plan, usable, need)
+        capacity = plan.capacity(blocks, context)
+        if not (self._starts and self._divides):
+            self._check_said(context, longest)
         return Held(
             budget=budgeted,
             blocks=blocks,
@@ -300,10 +304,28 @@ class Deployed:
             fits=fits,
             lacking_bytes=0 if fits else (wanted + plan.reserved) * pool.unit_bytes - budgeted.left,
             longest=longest,
-            capacity=plan.capacity(blocks, context),
+            capacity=capacity,
             whole=whole,
             limited_by=_limit(self.question, budgeted, plan, whole),
         )
+
+    def _check_said(self, context: int, longest: int) -> None:
+        """Raises KvcalcError where an answer cannot say what it says beside its figures: no length changes that, so that once is enough."""
+        if not self._starts and min(context, longest):
+            self.command(min(context, longest))
+            self._starts = True
+        if not self._divides:
+            _division(self.question.spec, self.plan, self.question.options, 0, context)
+            self._divides = True
+
+    def command(self, context: int) -> str:
+        """What starts a server for requests of up to so many tokens, empty for what is no server. Raises KvcalcError where the release cannot be told so, which
+        does not depend on the length.
+        """
+        question = self.question
+        utilization = None if question.utilization is None else str(question.utilization)
+        served_as = question.asked.served_as if _stands_for(question) is None else CHECKPOINT
+        return self.plan.command(served_as, context, question.kv_bytes, utilization)
 
     @cached_property
     def _fixed(self) -> dict[str, Any]:
@@ -354,10 +376,7 @@ def answer(question: Question) -> Fit:
     spec, asked, deployed = question.spec, question.asked, Deployed(question)
     plan, held = deployed.plan, deployed.held(asked.context, asked.batch)
     served = min(asked.context, held.longest)
-    utilization = None if question.utilization is None else str(question.utilization)
-    stands_for = _stands_for(question)
-    served_as = asked.served_as if stands_for is None else CHECKPOINT
-    command = plan.command(served_as, served, question.kv_bytes, utilization) if served else ""
+    command, stands_for = deployed.command(served) if served else "", _stands_for(question)
     return Fit(
         **deployed.figures(asked.context, asked.batch, held),
         lengths=tuple(_length(plan, held.usable, tokens) for tokens in _lengths(spec, asked.context)),

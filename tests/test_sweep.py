@@ -277,6 +277,8 @@ REFUSED = [
     (("sweep", "-m", "llama-3-8b,lama-3-8b", "--gpu", "h100"), 3, "did you mean llama-3-8b"),
     ((*LLAMA, "--gpu", "h100", "--tp", "3,5", "--json"), 3, "must be divisible by --tp 3"),
     (("sweep", "--gpu", "h100,h200"), 2, "give --model MODEL"),
+    (("sweep",), 2, "give --model MODEL"),
+    (("sweep", "-m", "llama-3-8b", "--layers", "32,16", "--gpu", "h100"), 2, "give --model MODEL"),
     ((*LLAMA, "--context", "1K,2K"), 4, "--gpu-mem"),
 ]
 
@@ -384,9 +386,9 @@ def test_streamed_json_is_that_of_the_whole() -> None:
     assert pieces.endswith("}\n")
 
 
-@pytest.mark.parametrize("form", ["--csv", "--json"])
-def test_a_reader_may_leave(form: str) -> None:
-    words = [sys.executable, "-m", "kvcalc", *LLAMA, "--kv-mem", "20GiB", "--context", "1..50000+1", form]
+@pytest.mark.parametrize("form", [["--csv"], ["--json"], ["--markdown"], []], ids=str)
+def test_a_reader_may_leave(form: list[str]) -> None:
+    words = [sys.executable, "-m", "kvcalc", *LLAMA, "--kv-mem", "20GiB", "--context", "1..3000+1", *form]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

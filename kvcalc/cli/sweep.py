@@ -111,6 +111,7 @@ def _check_names(axes: Axes, lookup: Lookup) -> None:
     for each in axes["quantization"]:
         quantization_named(each.value)
     first = {name: axis[0].value for name, axis in axes.items()}
+    lookup.model(first)
     for name in ("model", "draft"):
         for each in axes[name]:
             if each.value is not None:

@@ -63,6 +63,12 @@ def notes(console: Console, items: Iterable[Note]) -> None:
         console.print(f"Note: {printable(item.text)}.", highlight=False, markup=False)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with exit code 1, which here says that the answer is no."""
+        raise BrokenPipeError
+
+
 def console_for_stdout() -> Console:
     """Colour and width as the terminal has them; plain text elsewhere."""
-    return Console(file=sys.stdout, emoji=False)
+    return _Console(file=sys.stdout, emoji=False)

@@ -81,7 +81,7 @@ def _screen(result: Sweep) -> _Screen:
         labels = [*(_label(row, key) for key in left), *(_number(_label(row, key)) for key in right)]
         if isinstance(row, Refused):
             number = reasons.setdefault(row.refused, len(reasons) + 1)
-            grid.add(*labels, f"({number})", *[""] * (len(heads) - 1))
+            grid.add(*labels, f"? ({number})", *[""] * (len(heads) - 1))
         else:
             found = next(remaining)
             grid.add(*labels, *(found[name] for name in heads))
