@@ -15,6 +15,14 @@ LOADS = {
     ("estimate", "--model", "llama-3-8b", "--quiet"): {"typer", "pydantic", "yaml"},
     ("estimate", "--model", "llama-3-8b"): {"typer", "pydantic", "yaml", "rich"},
     ("fit", "--model", "llama-3-8b", "--kv-mem", "1GiB", "--json"): {"typer", "pydantic", "yaml", "kvcalc.engines.vllm", "kvcalc.tensors", "kvcalc.weights"},
+    ("sweep", "--model", "llama-3-8b", "--kv-mem", "1GiB,2GiB", "--json"): {
+        "typer",
+        "pydantic",
+        "yaml",
+        "kvcalc.engines.vllm",
+        "kvcalc.tensors",
+        "kvcalc.weights",
+    },
     ("estimate", "--layers", "1", "--kv-heads", "1", "--head-dim", "1", "--quiet"): {"typer", "pydantic"},
 }
 

@@ -335,6 +335,11 @@ def test_gpus_alone_share_the_heads() -> None:
     assert [row["parallel"]["tp"] for row in rows] == [1, 2, 4, 8]
 
 
+def test_all_engines_by_one_word() -> None:
+    rows = kvcalc(*LLAMA, "--kv-mem", "20GiB", "--engine", "all", "--json").json["rows"]
+    assert [row["engine"] for row in rows] == list(ENGINES)
+
+
 def test_an_option_that_an_engine_has_not_makes_one_row_of_it() -> None:
     rows = kvcalc(*LLAMA, "--gpu", "h100", "--engine", "vllm,sglang", "--page-size", "1,64", "--json").json["rows"]
     assert [row["options"] for row in rows] == [

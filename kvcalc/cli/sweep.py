@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LISTS: Final = Lists(fit, but=("min_gpus", "name_filter", "as_json", "quiet"))
 LENGTHS: Final = ("context", "batch")
 """What one deployment is asked about again and again."""
+FOREMOST: Final = ("model", "engine", "gpu")
+"""What a reader looks for first; the others follow in the order of --help."""
 
 Axes = Mapping[str, Sequence[Element]]
 
@@ -61,7 +63,7 @@ def sweep(
     first = next(rows)  # an error comes before the first line
     watching = watched(chain([first], rows), cells, streamed=as_csv or as_json)
     if as_csv:
-        sys.stdout.writelines(csv_lines(watching, [_key(name) for name, axis in axes.items() if len(axis) > 1]))
+        sys.stdout.writelines(csv_lines(watching, list(first.options)))
     elif as_json:
         sys.stdout.writelines(json_pieces(watching, said.notes))
     else:
@@ -123,9 +125,8 @@ def _points(axes: Axes, lookup: Lookup, contexts: Sequence[int]) -> "Iterator[Po
     from kvcalc.engines import find_engine
     from kvcalc.sweep import Point
 
-    names = [name for name in axes if name not in LENGTHS]
     first = {name: axis[0].value for name, axis in axes.items()}
-    varied = [name for name in names if len(axes[name]) > 1]
+    varied = [name for name in dict.fromkeys((*FOREMOST, *axes)) if len(axes[name]) > 1 and name not in LENGTHS]
     seen: set[tuple[Any, ...]] = set()
     for chosen in product(*(axes[name] for name in varied)):
         combination = dict(zip(varied, chosen, strict=True))
