@@ -336,7 +336,7 @@ def test_gpus_alone_share_the_heads() -> None:
 
 
 def test_all_engines_by_one_word() -> None:
-    rows = kvcalc(*LLAMA, "--kv-mem", "20GiB", "--engine", "all", "--json").json["rows"]
+    rows = kvcalc(*LLAMA, "--kv-mem", "20GiB", "--context", "8K", "--engine", "all", "--json").json["rows"]
     assert [row["engine"] for row in rows] == list(ENGINES)
 
 
