@@ -289,7 +289,7 @@ class Deployed:
         blocks = budgeted.memory.kv_bytes // pool.unit_bytes
         usable = max(0, blocks - plan.reserved)
         need = plan.need(context)[0]
-        longest = self.longest(usable, _longest_asked(self.question.spec, context))
+        longest = self.longest(usable, longest_asked(self.question.spec, context))
         wanted = _units(plan, need, batch)
         fits = wanted <= usable
         whole = _whole(plan, usable, need)
@@ -604,14 +604,21 @@ def largest(holds: Callable[[int], bool], limit: int) -> int:
     return low
 
 
-def _longest_asked(spec: ModelSpec, context: int) -> int:
+def longest_asked(spec: ModelSpec, context: int) -> int:
     """The model's own maximum, or the context where that is longer or the only one known."""
     return context if spec.facts.max_context is None else max(context, spec.facts.max_context)
 
 
 def _lengths(spec: ModelSpec, context: int) -> list[int]:
-    longest = _longest_asked(spec, context)
+    longest = longest_asked(spec, context)
     return sorted({context, longest, *(tokens for tokens in LENGTHS if tokens < longest)})
+
+
+def held_at(question: Question, kv_bytes: int, lengths: Iterable[int]) -> tuple[LengthRow, ...]:
+    """What so many bytes of cache on one GPU hold in requests of other lengths."""
+    plan = question.engine.plan(question.spec, question.options)
+    usable = max(0, kv_bytes // plan.pools[0].unit_bytes - plan.reserved)
+    return tuple(_length(plan, usable, tokens) for tokens in lengths)
 
 
 def _length(plan: Plan, usable: int, tokens: int) -> LengthRow:

@@ -29,6 +29,7 @@ ALLOWED = {
     "results": {"results", "engines", "layers"},
     "estimate": {"engines", "layers", "packing", "results", "units"},
     "fit": {"engines", "estimate", "layers", "packing", "quantizations", "results", "tensors", "weights", "units", "errors"},
+    "charts": {"engines", "fit", "packing", "results", "units", "errors"},
     "compare": {"engines", "estimate", "fit", "layers", "packing", "results", "errors"},
     "efficiency": set(),
     "machine": {"efficiency"},
@@ -43,11 +44,12 @@ ALLOWED = {
     "nvml": {"units", "errors"},
     "catalog": {"families", "presets", "caches", "gguf", "layers", "hub", "safetensors", "tensors", "units", "errors"},
     "verify": {"verify", "catalog", "engines", "estimate", "families", "fit", "gpus", "layers", "packing", "presets", "results", "tensors", "units", "errors"},
-    "render": {"render", "results", "layers", "units", "errors"},
+    "render": {"__init__", "render", "results", "layers", "units", "errors"},
     "cli": {
         "__init__",
         "cli",
         "catalog",
+        "charts",
         "compare",
         "engines",
         "estimate",
@@ -68,7 +70,15 @@ ALLOWED = {
     },
 }
 # Libraries, and the one place that may import each.
-HOMES = {"typer": {"cli"}, "rich": {"render"}, "yaml": {"catalog", "gpus"}, "huggingface_hub": {"hub"}, "torch": {"verify"}, "transformers": {"verify"}}
+HOMES = {
+    "typer": {"cli"},
+    "rich": {"render"},
+    "matplotlib": {"render"},
+    "yaml": {"catalog", "gpus"},
+    "huggingface_hub": {"hub"},
+    "torch": {"verify"},
+    "transformers": {"verify"},
+}
 PURE = {
     "layers",
     "caches",
@@ -89,6 +99,7 @@ PURE = {
     "timing",
     "speed",
     "sweep",
+    "charts",
     "listing",
     "results",
     "safetensors",

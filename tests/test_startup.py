@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-LIBRARIES = {"typer", "pydantic", "rich", "yaml", "huggingface_hub", "httpx", "httpx2", "torch", "transformers", "numpy"}
+LIBRARIES = {"typer", "pydantic", "rich", "yaml", "huggingface_hub", "httpx", "httpx2", "torch", "transformers", "numpy", "matplotlib"}
 OURS = {"kvcalc.families", "kvcalc.engines.vllm", "kvcalc.tensors", "kvcalc.weights"}
 HEAVY = LIBRARIES | OURS
 LOADS = {

@@ -25,18 +25,22 @@ from kvcalc.cli.options import (
     options_of,
     with_options,
 )
+from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kvcalc.catalog import Model as FoundModel
     from kvcalc.engines.base import Engine, Options
     from kvcalc.fit import Question, StatedWeights
     from kvcalc.layers import Note
     from kvcalc.quantizations import Named
     from kvcalc.results.fit import Fit, GpuInfo
+    from kvcalc.results.plot import Chart
 
 
-@with_options(MODEL, BUDGET, DEPLOYMENT)
+@with_options(MODEL, BUDGET, DEPLOYMENT, PICTURES)
 def fit(
     call: typer.Context,
     context: Context = None,
@@ -55,8 +59,7 @@ def fit(
 ) -> int:
     """What fits: requests, tokens and the longest request, in the blocks of the engine. Without --model: every preset. Exit code 1: it does not fit."""
     from kvcalc.engines import find_engine
-    from kvcalc.fit import advised, fewest_gpus
-    from kvcalc.fit import answer as plainly
+    from kvcalc.fit import advised, answer, fewest_gpus
 
     one_form(as_json=as_json, quiet=quiet)
     typed = call.params
@@ -70,22 +73,27 @@ def fit(
         "--encoder-tokens": typed["encoder_tokens"],
         "--draft": draft,
     }
-    _check_scope({**of_one, "--min-gpus": min_gpus or None}, {"--filter": name_filter}, every_preset=every_preset)
+    pictures = {"--plot": typed["plot"] or None, "--save": typed["save"]}
+    _check_scope({**of_one, "--min-gpus": min_gpus or None, **pictures}, {"--filter": name_filter}, every_preset=every_preset)
+    check_pictures(typed["plot"], typed["save"], as_text=not (as_json or quiet))
     if min_gpus and (typed["gpus"] is not None or (typed["tp"], typed["pp"]) != (1, 1)):
         raise typer.BadParameter("--min-gpus finds how many GPUs it takes: leave out --gpus, --tp and --pp")
     lookup = Lookup()
     asking = asking_of(typed, lookup)
 
-    def answer(found: "FoundModel", length: int) -> "Fit":
-        question = asking.question(found, length, batch)
-        if every_preset:
-            return plainly(question)
-        return advised(fewest_gpus(question) if min_gpus else question)
-
     if every_preset:
-        return _fit_presets(answer, context, name_filter, as_json=as_json, quiet=quiet)
+        return _fit_presets(lambda found, length: answer(asking.question(found, length, batch)), context, name_filter, as_json=as_json, quiet=quiet)
     found = lookup.model(typed)
-    result = answer(found, asking.length(found, context))
+    asked = asking.question(found, asking.length(found, context), batch)
+    asked = fewest_gpus(asked) if min_gpus else asked
+    result = advised(asked)
+    chart = None
+    if typed["plot"] or typed["save"] is not None:
+        from kvcalc.charts import capacity_chart
+
+        chart = capacity_chart(asked)
+    if typed["save"] is not None:
+        _save(typed["save"], result, chart)
     if as_json:
         print(result.to_json())
     elif quiet:
@@ -95,7 +103,21 @@ def fit(
         from kvcalc.render.style import console_for_stdout
 
         render_fit(result, console_for_stdout())
+    if typed["plot"]:
+        draw_in_terminal(chart)
     return ExitCode.YES if result.fits else ExitCode.NO
+
+
+def _save(path: "Path", result: "Fit", chart: "Chart | None") -> None:
+    """What fits against context, and the memory of a GPU; or the whole answer as a page."""
+    from kvcalc.results.plot import memory_chart
+
+    def page() -> str:
+        from kvcalc.render.report import fit_page
+
+        return fit_page(result, chart)
+
+    save_as(path, [drawing for drawing in (chart, memory_chart(result)) if drawing is not None], page)
 
 
 class Lookup:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvcalc.fit import Question
     from kvcalc.sweep import Point
 
-LISTS: Final = Lists(fit, but=("min_gpus", "name_filter", "as_json", "quiet"))
+LISTS: Final = Lists(fit, but=("min_gpus", "name_filter", "as_json", "quiet", "plot", "save"))
 LENGTHS: Final = ("context", "batch")
 """What one deployment is asked about again and again."""
 FOREMOST: Final = ("model", "engine", "gpu")

@@ -1,43 +1,43 @@
 """`kvcalc fit` for a reader."""
 
-from typing import Final
-
 from rich.console import Console
 
 from kvcalc.errors import printable
+from kvcalc.render.plot import draw_bar
 from kvcalc.render.style import Grid, in_unit, notes, with_version
-from kvcalc.results.fit import Division, Fit, Fits, Memory
+from kvcalc.results.fit import Division, Fit, Fits
+from kvcalc.results.plot import memory_chart
 from kvcalc.units import binary_unit, format_bytes
 
 
 def render_fit(result: Fit, console: Console) -> None:
     """The verdict first, then the budget, pool, lengths, the plain division beside it, and the command line."""
-    console.print(_verdict(result), style="bold", highlight=False, markup=False)
-    said = f"engine {with_version(result.engine, result.engine_version)}, KV dtype {result.kv_dtype}, read from {printable(result.model.source)}"
-    console.print(said, highlight=False, markup=False)
+    console.print(verdict(result), style="bold", highlight=False, markup=False)
+    console.print(source_line(result), highlight=False, markup=False)
     if result.gpus > 1:
-        console.print(_layout(result), highlight=False, markup=False)
+        console.print(layout_line(result), highlight=False, markup=False)
     console.print()
-    if result.memory.total_bytes is not None:
-        console.print(_bar(result.memory, result.memory.total_bytes, console), highlight=False, markup=False)
-    _memory(result).print(console)
+    bar = memory_chart(result)
+    if bar is not None:
+        draw_bar(bar, console)
+    memory_grid(result).print(console)
     if result.advice:
         console.print()
-        _changes(result).print(console)
+        changes_grid(result).print(console)
     if not result.memory.kv_bytes:
         notes(console, result.notes)
         return
     console.print()
-    _pool(result).print(console)
+    pool_grid(result).print(console)
     console.print()
-    _lengths(result).print(console)
+    lengths_grid(result).print(console)
     if result.division is not None and result.capacity.slots is None:
         console.print()
-        console.print(_division(result, result.division), highlight=False)
+        console.print(division_line(result, result.division), highlight=False)
     if result.division is not None and result.division.differences:
         if result.capacity.slots is not None:
             console.print()
-        _differences(result.division).print(console)
+        differences_grid(result.division).print(console)
     for command in result.commands.values():
         console.print()
         for line in command.splitlines():
@@ -46,7 +46,12 @@ def render_fit(result: Fit, console: Console) -> None:
     notes(console, result.notes)
 
 
-def _layout(result: Fit) -> str:
+def source_line(result: Fit) -> str:
+    """Whose rules, which KV dtype, where the model was read."""
+    return f"engine {with_version(result.engine, result.engine_version)}, KV dtype {result.kv_dtype}, read from {printable(result.model.source)}"
+
+
+def layout_line(result: Fit) -> str:
     """How several GPUs share the work."""
     parallel = result.parallel
     parts = [f"{name} {number}" for name, number in (("tp", parallel.tp), ("pp", parallel.pp), ("dp", parallel.dp)) if number > 1]
@@ -54,34 +59,7 @@ def _layout(result: Fit) -> str:
     return text if parallel.dp == 1 else f"{text}; the figures below are of one replica unless they say all"
 
 
-PARTS: Final = (
-    ("weights", ("weights_bytes",), "\u2588", "#"),
-    ("activations", ("activation_bytes",), "\u2593", "a"),
-    ("graphs and runtime", ("graph_bytes", "runtime_bytes"), "\u2592", "r"),
-    ("kept back", ("reserve_bytes",), "x", "x"),
-    ("KV cache", ("kv_bytes",), "\u2591", "="),
-)
-"""The parts of a bar: their sizes, and their mark where the output takes more than ASCII, and where not."""
-
-
-def _bar(memory: Memory, total: int, console: Console) -> str:
-    """The memory of one GPU as a bar, each part by its own mark, and what the marks mean; dots are what the engine leaves alone."""
-    plain = not (console.encoding or "").lower().startswith("utf")
-    cells = max(20, min(console.width, 80) - 2)
-    drawn, done = "", 0
-    legend = []
-    for name, fields, mark, letter in PARTS:
-        done += sum(getattr(memory, field) or 0 for field in fields)
-        width = round(min(done, total) * cells / total) - len(drawn)
-        shown = letter if plain else mark
-        drawn += shown * max(0, width)
-        if width > 0:
-            legend.append(f"{shown} {name}")
-    drawn = drawn[:cells] + "." * (cells - len(drawn))
-    return f"[{drawn}]\n{', '.join(legend)}, . left alone"
-
-
-def _changes(result: Fit) -> Grid:
+def changes_grid(result: Fit) -> Grid:
     """What would make it fit, each with what a replica holds then."""
     table = Grid(left=["it would fit with"], right=["GPUs", "requests", "of tokens"])
     for change in result.advice:
@@ -89,7 +67,8 @@ def _changes(result: Fit) -> Grid:
     return table
 
 
-def _verdict(result: Fit) -> str:
+def verdict(result: Fit) -> str:
+    """Whether it fits, and how much, in one line."""
     name, held = printable(result.model.name), next(row.requests for row in result.lengths if row.context == result.context)
     where = "" if result.parallel.dp == 1 else " in each replica"
     if result.fits and result.capacity.slots is not None:
@@ -116,7 +95,7 @@ def _requests(number: int) -> str:
     return "1 request" if number == 1 else f"{number:,} requests"
 
 
-def _memory(result: Fit) -> Grid:
+def memory_grid(result: Fit) -> Grid:
     """The budget of one GPU; estimated figures bear a ~ and the range that they lie in."""
     memory = result.memory
     total = memory.total_bytes if memory.total_bytes is not None else memory.kv_bytes
@@ -144,7 +123,8 @@ def _memory(result: Fit) -> Grid:
     return table
 
 
-def _pool(result: Fit) -> Grid:
+def pool_grid(result: Fit) -> Grid:
+    """What is handed out, and what that holds."""
     held = result.capacity
     unit = binary_unit(held.request_bytes)
     table = Grid(left=["pool"], right=[""])
@@ -164,7 +144,8 @@ def _pool(result: Fit) -> Grid:
     return table
 
 
-def _lengths(result: Fit) -> Grid:
+def lengths_grid(result: Fit) -> Grid:
+    """What fits at other lengths of request."""
     unit = binary_unit(max(row.request_bytes for row in result.lengths))
     heads = ["requests of", "fit", "tokens together", f"{unit}/request"] if result.capacity.slots is None else ["context", "slots", "tokens together", unit]
     table = Grid(left=[], right=heads)
@@ -173,14 +154,15 @@ def _lengths(result: Fit) -> Grid:
     return table
 
 
-def _division(result: Fit, division: Division) -> str:
+def division_line(result: Fit, division: Division) -> str:
+    """The plain division beside the engine's answer."""
     return (
         f"Free memory / (2 L H_kv d_h b) would give {division.tokens:,} tokens, {division.requests:,.2f} requests, where the engine gives "
         f"{result.capacity.tokens:,} and {result.capacity.requests:,.2f}."
     )
 
 
-def _differences(division: Division) -> Grid:
+def differences_grid(division: Division) -> Grid:
     """From the formula's request to the engine's, on all GPUs of a replica."""
     unit = binary_unit(max(division.request_bytes, division.engine_request_bytes))
     table = Grid(left=["one request, all GPUs"], right=["bytes", unit])
