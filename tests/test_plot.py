@@ -580,6 +580,13 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     assert kvcalc(*ASK, "--plot", env=env).code == 0
 
 
+def test_a_setting_that_matplotlib_does_not_know_is_named(tmp_path: Path) -> None:
+    done = kvcalc(*ASK, "--save", str(tmp_path / "out.png"), env={"MPLBACKEND": "nonsense"})
+    assert (done.code, done.out) == (4, "")
+    assert "'nonsense'" in done.err
+    assert "hint: unset MPLBACKEND" in done.err
+
+
 def test_a_missing_matplotlib_is_told_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "find_spec", lambda _: None)
     with pytest.raises(KvcalcError, match="not installed") as refused:

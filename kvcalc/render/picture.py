@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from kvcalc.errors import ExitCode, KvcalcError, printable
 from kvcalc.render.axes import Ends, axis_name, ends, ticks
 from kvcalc.results.plot import Axis, Bar, Chart, Drawing
-from kvcalc.units import binary_unit, format_bytes
+from kvcalc.units import binary_unit, format_bytes, shorten
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -58,9 +58,10 @@ def picture(drawings: Sequence[Drawing], form: Literal["svg", "png"], *, width_i
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
-    except ImportError as error:
-        message = f"pictures are drawn by matplotlib, which cannot be loaded: {error}"
-        raise KvcalcError(printable(message), hint="pip install 'kvcalc[plot]'", code=ExitCode.ENVIRONMENT) from None
+    except (ImportError, ValueError) as error:  # a ValueError is what it makes of a setting that it does not know
+        hint = "unset MPLBACKEND" if isinstance(error, ValueError) else "pip install 'kvcalc[plot]'"
+        message = f"pictures are drawn by matplotlib, which cannot be loaded: {shorten(printable(str(error)), 200)}"
+        raise KvcalcError(message, hint=hint, code=ExitCode.ENVIRONMENT) from None
     out = io.BytesIO()
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()  # whatever the user has set for charts of their own
