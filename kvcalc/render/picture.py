@@ -204,7 +204,7 @@ def _draw_chart(axes: "Axes", chart: Chart, layout: _Layout) -> list["Artist"]:
             axes.fill_between(xs, [low for low, _ in series.band], [high for _, high in series.band], color=pen.colour, alpha=0.2, linewidth=0)
     for mark in chart.marks:
         draw = axes.axvline if mark.axis == "x" else axes.axhline
-        handles.append(draw(mark.value, color=INK, linestyle=(0, (1, 2)) if mark.axis == "x" else (0, (6, 3)), linewidth=1, zorder=2))
+        handles.append(draw(mark.value, color=INK, linestyle=(0, (1, 2)) if mark.axis == "x" else (0, (6, 3)), linewidth=1.2, clip_on=False, zorder=2.5))
     _scale(axes, chart.x, chart, along="x", most=int(layout.across_in / 0.55))
     _scale(axes, chart.y, chart, along="y", most=int(layout.plot_in / 0.28))
     axes.set_xlabel(axis_name(chart.x), fontsize=9)
