@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from kvcalc.advice import EIGHT_BIT
+from kvcalc.budget import Question, budget
 from kvcalc.engines.base import model_packing
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import EIGHT_BIT, Question, budget, held_at, largest, longest_asked
+from kvcalc.fit import held_at, longest_asked
 from kvcalc.packing import KvDtype
 from kvcalc.results.fit import Range
 from kvcalc.results.plot import Axis, Chart, Mark, Quantity, Series
+from kvcalc.search import largest
 from kvcalc.units import binary_unit, format_bytes
 
 LOG_FROM: Final = 8

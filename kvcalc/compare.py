@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from kvcalc.budget import Question
 from kvcalc.engines.base import LayerKind, Plan
 from kvcalc.engines.ideal import IDEAL
 from kvcalc.errors import KvcalcError
 from kvcalc.estimate import estimate, rows_of_one_copy
-from kvcalc.fit import Question, answer
+from kvcalc.fit import answer
 from kvcalc.layers import Note
 from kvcalc.packing import KvDtype
 from kvcalc.results.compare import ComparedEstimate, ComparedFit, Comparison

@@ -3,19 +3,22 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kvcalc.budget import Question
 from kvcalc.efficiency import COMPUTING, COMPUTING_LLAMA_CPP, EXCHANGING, MOVING
-from kvcalc.engines.work import Work, costs, generated, without_windows
+from kvcalc.engines.work import Work, generated, without_windows
 from kvcalc.errors import KvcalcError
 from kvcalc.estimate import length_notes, model_info
-from kvcalc.fit import Question, answer, largest, stored_model
+from kvcalc.fit import answer
+from kvcalc.latency import clock
 from kvcalc.layers import Note
 from kvcalc.machine import Machine, usual
 from kvcalc.packing import KvDtype
 from kvcalc.quantizations import BY_NAME
 from kvcalc.results.shared import Parallel
-from kvcalc.results.speed import Chunked, Doubling, ExpertsInfo, Lever, MachineInfo, Phase, Rate, Recomputed, Seconds, Speed
+from kvcalc.results.speed import Chunked, Doubling, ExpertsInfo, Lever, MachineInfo, Phase, Rate, Recomputed, Speed
+from kvcalc.search import largest
 from kvcalc.tensors import weighed
-from kvcalc.timing import STACKS, Clock, Times
+from kvcalc.timing import STACKS, Clock, Times, seconds_of
 
 MOST_BATCH: Final = 1 << 20
 """The largest batch that is asked whether its step computes for longer than it moves bytes."""
@@ -38,28 +41,6 @@ class SpeedQuestion(NamedTuple):
     @property
     def prompt(self) -> int:
         return self.question.asked.context - self.output
-
-
-def clock(question: Question, machine: Machine) -> Clock:
-    """Raises KvcalcError where the engine cannot run the model so, or what it computes is not known."""
-    options, engine = question.options, question.engine
-    kv_dtype = engine.plan(question.spec, options).kv_dtype
-    spec = weighed(question.spec)
-    if spec.tensors:
-        spec, scale = stored_model(question)
-    else:
-        scale = 1.0
-    return Clock(
-        costs(spec, kv_dtype, options),
-        machine,
-        STACKS.get(engine.name, "server"),
-        kv_dtype,
-        len(spec.layers),
-        options.tp,
-        options.pp,
-        scale,
-        options.max_batched_tokens,
-    )
 
 
 def speed(asked: SpeedQuestion) -> Speed:
@@ -134,7 +115,7 @@ def _phase(work: Work, times: Times, *, answered: bool) -> Phase:
         bandwidth_s=times.bandwidth,
         link_s=times.link,
         bound_by=times.slowest,
-        seconds=Seconds(lower=times.lower, low=times.low, likely=times.likely, high=times.high) if answered else None,
+        seconds=seconds_of(times) if answered else None,
     )
 
 

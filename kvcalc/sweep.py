@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from kvcalc.budget import Budget, Question
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import Budget, Deployed, Question
+from kvcalc.fit import Deployed
 from kvcalc.layers import Note
 from kvcalc.results.sweep import Refused, Row, SweptFit
 

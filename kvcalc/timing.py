@@ -7,6 +7,7 @@ from kvcalc.efficiency import COMPUTING, COMPUTING_LLAMA_CPP, EXCHANGING, MOVING
 from kvcalc.engines.work import Costs, Work, added, decode, prefill, repeated
 from kvcalc.machine import Machine, ceiling, usual
 from kvcalc.packing import KvDtype
+from kvcalc.results.shared import Seconds
 
 STACKS: Final[dict[str, Stack]] = {"llama.cpp": "llama.cpp", "ollama": "llama.cpp", "transformers": "eager"}
 """Engines that are not a server with CUDA graphs."""
@@ -37,6 +38,11 @@ class Times(NamedTuple):
     def likely(self) -> float:
         """One figure for the range: its geometric mean."""
         return sqrt(self.low * self.high)
+
+
+def seconds_of(times: Times) -> Seconds:
+    """As an answer says them."""
+    return Seconds(lower=times.lower, low=times.low, likely=times.likely, high=times.high)
 
 
 class Clock(NamedTuple):

@@ -73,6 +73,23 @@ def parse_count(text: str) -> int:
     return value
 
 
+TIME_UNITS = {"s": 10**6, "ms": 10**3, "us": 1}
+"""In microseconds, the largest first."""
+MAX_SECONDS = 10**6
+"""The longest time that a command takes: more than a week."""
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds: "2s", "1.5s", "50ms", "800us". Raises KvcalcError (usage) for a missing unit, for nothing, and above MAX_SECONDS."""
+    digits, scale, unit = _split(text, "time; write it like 2s or 50ms")
+    if unit not in TIME_UNITS:
+        raise KvcalcError(f"{shorten(text)!r} has no unit that is known: write it like 2s or 50ms", code=ExitCode.USAGE)
+    value = digits * TIME_UNITS[unit] // scale
+    if not 0 < value <= MAX_SECONDS * 10**6:
+        raise KvcalcError(f"{shorten(text)!r} is not above 0 and up to {MAX_SECONDS:,} seconds", code=ExitCode.USAGE)
+    return value
+
+
 def parse_part(text: str) -> Decimal:
     """A part above 0 and up to 1. Raises KvcalcError (usage) for anything else."""
     try:

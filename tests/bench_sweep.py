@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
-from kvcalc.fit import Asked, Question
 from kvcalc.gpus import find_gpu
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.results.fit import GpuInfo

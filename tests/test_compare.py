@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model, preset_names
 from kvcalc.compare import compare
 from kvcalc.engines import ENGINES, find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import Asked, Question
 from kvcalc.gpus import find_gpu
 from kvcalc.results.compare import ComparedEstimate, ComparedFit
 from kvcalc.results.fit import GpuInfo

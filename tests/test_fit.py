@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcalc.advice import MOST_CHANGES, advised, fewest_gpus
+from kvcalc.budget import Asked, Question, StatedWeights
 from kvcalc.catalog import load_model, preset_names
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.families import read_config
-from kvcalc.fit import MOST_CHANGES, Asked, Question, StatedWeights, advised, answer, fewest_gpus, largest
+from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.quantizations import BY_NAME
 from kvcalc.results.fit import Fit, GpuInfo
+from kvcalc.search import largest
 from kvcalc.tensors import WeighedModel
 
 GIB = 1 << 30

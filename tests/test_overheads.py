@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kvcalc.budget import Asked, Question, StatedWeights
 from kvcalc.catalog import load_model
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
 from kvcalc.engines.vllm.overheads import UNKNOWN_WIDTHS, Deployment, Experts, Tower, Widths, overheads, widths_of
-from kvcalc.fit import Asked, Question, StatedWeights, answer
+from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.results.fit import GpuInfo

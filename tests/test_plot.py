@@ -14,13 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from kvcalc.advice import advised
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model, preset_names
 from kvcalc.charts import Work, axis, capacity_chart, roofline_chart
 from kvcalc.cli import pictures
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import Asked, Question, advised, answer
+from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.render.axes import Ends, axis_name, ends, fraction, ticks

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model
 from kvcalc.engines.base import Options
 from kvcalc.engines.sglang import SGLANG, SglangPlan
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.families import read_config
-from kvcalc.fit import Asked, Question, answer
+from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.layers import Layer, ModelSpec
 from kvcalc.packing import KvDtype, parse_kv_dtype

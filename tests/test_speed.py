@@ -7,21 +7,22 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from kvcalc.budget import Asked, Question, StatedWeights
 from kvcalc.catalog import load_model
 from kvcalc.efficiency import COMPUTING, MOVING, Stack
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options, model_packing
 from kvcalc.engines.work import Costs, costs, decode, prefill
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.fit import Asked, Question, StatedWeights
 from kvcalc.fit import answer as fit
 from kvcalc.gpus import find_gpu
+from kvcalc.latency import clock
 from kvcalc.machine import Machine, Rates
 from kvcalc.packing import KvDtype
 from kvcalc.quantizations import BY_NAME, MXFP4, Q8_0, Named
 from kvcalc.results.fit import GpuInfo
 from kvcalc.results.speed import Speed
-from kvcalc.speed import SpeedQuestion, clock, speed
+from kvcalc.speed import SpeedQuestion, speed
 from kvcalc.tensors import Quantization
 from kvcalc.timing import Times
 from kvcalc.weights import checkpoint_bytes
@@ -432,3 +433,74 @@ def test_links_are_those_of_the_board_or_stated() -> None:
     assert any(note["code"] == "link" for note in plain["notes"])
     told = kvcalc("speed", "-m", "llama-3-8b", "--gpu", "l40s", "--tp", "2", "--link", "16GB", "--json").json
     assert told["gpu"]["link_bytes_s"] == 16_000_000_000
+
+
+# Requests that are served in time
+
+
+def in_time(ttft: str | None = None, tpot: str | None = None, **choices: str) -> dict[str, Any]:
+    words = [word for name, value in {"ttft": ttft, "tpot": tpot, "context": "8192", **choices}.items() if value is not None for word in (f"--{name}", value)]
+    return kvcalc("fit", "-m", "llama-3.1-8b", "--gpu", "h100 sxm", *words, "--json").json
+
+
+def test_requests_are_the_fewer_of_those_that_memory_holds_and_those_in_time() -> None:
+    plain = in_time()
+    held = next(row["requests"] for row in plain["lengths"] if row["context"] == 8192)
+    assert plain["latency"] is None
+    slow = in_time(tpot="1s")
+    assert (slow["limited_by"], slow["latency"]["memory_requests"], slow["capacity"]) == ("kv_bytes", held, plain["capacity"])
+    quick = in_time(tpot="15ms")
+    assert quick["limited_by"] == "tpot"
+    assert quick["capacity"]["requests"] == quick["latency"]["requests"] < held
+    assert quick["capacity_range"] == quick["latency"]["requests_range"]
+    assert in_time(ttft="300ms", tpot="1s")["limited_by"] == "ttft"
+
+
+@pytest.mark.parametrize("tpot_ms", [8, 12, 15, 20])
+def test_one_more_request_would_be_too_late(tpot_ms: int) -> None:
+    """The definition of the answer: what `speed` says of so many requests is within the limit, and of one more is not."""
+    found = in_time(tpot=f"{tpot_ms}ms")["latency"]
+    last, more = (answer("llama-3.1-8b", batch=found["requests"] + extra).decode.seconds for extra in (0, 1))
+    assert last is not None
+    assert more is not None
+    assert last.likely * 1e3 <= tpot_ms < more.likely * 1e3
+    assert last.likely == pytest.approx(found["tpot"]["likely"])
+
+
+def test_the_prompt_is_what_is_not_generated() -> None:
+    whole, part = in_time(ttft="1s"), in_time(ttft="1s", output="4096")
+    assert part["latency"]["requests"] > whole["latency"]["requests"]
+
+
+def test_what_would_answer_in_time_is_advised() -> None:
+    found = in_time(ttft="200ms")
+    assert (found["fits"], found["limited_by"], found["lacking_bytes"]) == (False, "ttft", 0)
+    assert any(change["options"] == "--tp 2" for change in found["advice"])
+    for change in found["advice"]:
+        words = change["options"].split()
+        pairs_of = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2], strict=True))
+        assert in_time(ttft="200ms", **pairs_of)["fits"], change["options"]
+
+
+def test_the_screen_says_which_binds() -> None:
+    done = kvcalc("fit", "-m", "llama-3.1-8b", "--gpu", "h100 sxm", "-c", "8192", "--tpot", "15ms")
+    assert "The time for each token binds: ~" in done.out
+    assert "keeps them in time" in " ".join(done.out.split())
+    assert "Memory binds" in kvcalc("fit", "-m", "llama-3.1-8b", "--gpu", "h100 sxm", "-c", "8192", "--tpot", "1s").out
+
+
+TOO_LATE: Final = {
+    "no unit": (["--ttft", "200"], ExitCode.USAGE, "write it like 2s or 50ms"),
+    "no time": (["--tpot", "0ms"], ExitCode.USAGE, "not above 0"),
+    "a link without a time": (["--link", "3GB"], ExitCode.USAGE, "--link goes with --ttft or --tpot"),
+    "an output without a first token": (["--tpot", "1s", "-o", "100"], ExitCode.USAGE, "--output goes with --ttft"),
+    "no prompt": (["--ttft", "1s", "-o", "8192", "-c", "8192"], ExitCode.UNANSWERABLE, "leave none of 8,192"),
+    "several cards": (["--gpu", "h100", "--ttft", "1s"], ExitCode.UNANSWERABLE, "H100 PCIe 80GB or"),
+    "no arithmetic": (["--gpu", "m2 ultra", "--gpu-mem", "192GiB", "--ttft", "1s"], ExitCode.UNANSWERABLE, "state it with --tflops"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "text"), TOO_LATE.values(), ids=TOO_LATE)
+def test_a_time_that_cannot_be_kept_or_told_is_refused(words: list[str], code: ExitCode, text: str) -> None:
+    done = kvcalc("fit", "-m", "llama-3.1-8b", *([] if "--gpu" in words else ["--gpu", "h100 sxm"]), *words)
+    assert (done.code, text in done.err, done.out) == (code, True, ""), done.err

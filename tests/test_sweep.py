@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model, preset_names
 from kvcalc.cli.sweep import LISTS
 from kvcalc.engines import ENGINES, find_engine
 from kvcalc.engines.base import Engine, Options
 from kvcalc.engines.vllm import NEWEST_VLLM, VllmEngine, VllmPlan
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import Asked, Question, answer
+from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.layers import ModelSpec
 from kvcalc.packing import KvDtype, parse_kv_dtype

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 import yaml
 
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model
 from kvcalc.engines.base import Options
 from kvcalc.engines.trtllm import TRTLLM, TrtllmPlan
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.fit import Asked, Question, answer
+from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.results.fit import GpuInfo

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model
 from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.options import DEPLOYMENT, MODEL
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.fit import Asked, Question, answer
+from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.packing import KvDtype, parse_kv_dtype
 from kvcalc.quantizations import BY_NAME

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model
 from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.options import DEPLOYMENT, MODEL, options_of
 from kvcalc.engines import find_engine
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.fit import Asked, Question
 from kvcalc.packing import KvDtype
 from kvcalc.results.fit import GpuInfo
 from kvcalc.results.verify import Check, Verified

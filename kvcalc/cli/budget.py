@@ -10,9 +10,9 @@ from kvcalc.cli.options import COUNT, OWNERS, PART, Group, find_gpu_named, parse
 from kvcalc.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from kvcalc.budget import StatedWeights
     from kvcalc.catalog import Model as FoundModel
     from kvcalc.engines.base import Device, Options
-    from kvcalc.fit import StatedWeights
     from kvcalc.layers import Note
     from kvcalc.quantizations import Named
     from kvcalc.results.fit import GpuInfo
@@ -129,8 +129,8 @@ def quantization_named(name: str | None) -> "Named | None":
 
 def checkpoint_of(found: "FoundModel", *, named: bool) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
     """The size of the weights from the checkpoint beside the config; None leaves it to the tensors, as a quantization that is `named` does."""
+    from kvcalc.budget import StatedWeights
     from kvcalc.catalog import find_checkpoint
-    from kvcalc.fit import StatedWeights
 
     if named:
         return None, ()

@@ -31,10 +31,10 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Models or engines side by side, and why they differ; with --gpu, --gpu-mem or --kv-mem also what fits."""
+    from kvcalc.budget import Asked, Question
     from kvcalc.catalog import load_model
     from kvcalc.compare import compare as compute
     from kvcalc.engines import ENGINES, find_engine
-    from kvcalc.fit import Asked, Question
     from kvcalc.results.fit import GpuInfo
 
     asked_for = engine or ("vllm" if len(names) > 1 else "all")

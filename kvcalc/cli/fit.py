@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.cli.machine import LATENCY, MACHINE, latency_asked
 from kvcalc.cli.options import (
     CONTEXT_WITHOUT_MODEL,
     COUNT,
@@ -31,16 +32,16 @@ from kvcalc.errors import ExitCode, KvcalcError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvcalc.budget import Latency, Question, StatedWeights
     from kvcalc.catalog import Model as FoundModel
     from kvcalc.engines.base import Engine, Options
-    from kvcalc.fit import Question, StatedWeights
     from kvcalc.layers import Note
     from kvcalc.quantizations import Named
     from kvcalc.results.fit import Fit, GpuInfo
     from kvcalc.results.plot import Chart
 
 
-@with_options(MODEL, BUDGET, DEPLOYMENT, PICTURES)
+@with_options(MODEL, BUDGET, DEPLOYMENT, LATENCY, MACHINE, PICTURES)
 def fit(
     call: typer.Context,
     context: Context = None,
@@ -58,8 +59,9 @@ def fit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the number of whole requests; without --model, the names that fit.")] = False,
 ) -> int:
     """What fits: requests, tokens and the longest request, in the blocks of the engine. Without --model: every preset. Exit code 1: it does not fit."""
+    from kvcalc.advice import advised, fewest_gpus
     from kvcalc.engines import find_engine
-    from kvcalc.fit import advised, answer, fewest_gpus
+    from kvcalc.fit import answer
 
     one_form(as_json=as_json, quiet=quiet)
     typed = call.params
@@ -149,7 +151,7 @@ class Lookup:
 
     def weights(self, found: "FoundModel", typed: Mapping[str, Any]) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
         """The size of the weights from the command line, else from the checkpoint; None leaves it to the tensors."""
-        from kvcalc.fit import StatedWeights
+        from kvcalc.budget import StatedWeights
 
         if typed["kv_mem"] is not None:
             return None, ()
@@ -172,6 +174,7 @@ class Asking(NamedTuple):
     options: "Options"
     gpu: "GpuInfo"
     quantization: "Named | None"
+    latency: "Latency | None"
 
     def length(self, found: "FoundModel", context: int | None) -> int:
         """The length of requests that is asked about. Raises KvcalcError where it is not stated and the model's own is not known."""
@@ -180,12 +183,12 @@ class Asking(NamedTuple):
 
     def question(self, found: "FoundModel", length: int, batch: int) -> "Question":
         """What is asked of a model."""
-        from kvcalc.fit import Asked, Question
+        from kvcalc.budget import Asked, Question
 
         typed, kv_mem = self.typed, self.typed["kv_mem"]
         stated, notes = self.lookup.weights(found, typed)
         return Question(
-            found.spec if kv_mem is not None else found.weighed(),
+            found.spec if kv_mem is not None and self.latency is None else found.weighed(),
             self.engine,
             self.options,
             Asked(found.name, found.source, found.served_as, length, batch),
@@ -195,6 +198,7 @@ class Asking(NamedTuple):
             weights=stated,
             quantization=self.quantization,
             reserve_bytes=typed["reserve"],
+            latency=self.latency,
             notes=notes,
         )
 
@@ -223,7 +227,8 @@ def asking_of(typed: Mapping[str, Any], lookup: Lookup) -> Asking:
         draft_served_as="" if drafter is None else drafter.served_as,
         speculative_tokens=(typed["draft_tokens"] if typed["mtp"] is None else typed["mtp"]) or 0,
     )
-    return Asking(typed, lookup, rules, options, info, quantization_named(typed["quantization"]))
+    latency = latency_asked(typed, deployed_gpus(typed, tp))
+    return Asking(typed, lookup, rules, options, info, quantization_named(typed["quantization"]), latency)
 
 
 def _check_scope(of_one: dict[str, object], of_all: dict[str, object], *, every_preset: bool) -> None:

@@ -10,9 +10,10 @@ import typer
 from typer.main import get_command
 
 from kvcalc.cli.budget import SIZE
+from kvcalc.cli.machine import DURATION
 from kvcalc.cli.options import Group
 from kvcalc.packing import KvDtype
-from kvcalc.units import BINARY_UNITS
+from kvcalc.units import BINARY_UNITS, TIME_UNITS
 
 NONE: Final = "none"
 """What stands in a list for an option that is not given."""
@@ -49,6 +50,14 @@ class _Option(NamedTuple):
     @property
     def is_size(self) -> bool:
         return bool(self.words.metavar == SIZE["metavar"])
+
+    @property
+    def is_duration(self) -> bool:
+        return bool(self.words.metavar == DURATION["metavar"])
+
+    def word(self, value: Any) -> str:  # noqa: ANN401 (each option has a type of its own)
+        """One value of a range, as it is typed."""
+        return _size(value) if self.is_size else _duration(value) if self.is_duration else _word(value)
 
     @property
     def names(self) -> list[str]:
@@ -113,7 +122,7 @@ class Lists:
         low, dots, rest = part.partition("..")
         if not (dots and option.is_number):
             value = self._value(name, option, part)
-            yield Element(_word(value) if option.is_number and not option.is_size else part, value)
+            yield Element(part if option.is_size or option.is_duration or not option.is_number else _word(value), value)
             return
         high, plus, step = rest.partition("+")
         first, last = self._value(name, option, low), self._value(name, option, high)
@@ -121,7 +130,7 @@ class Lists:
             raise typer.BadParameter(f"{part!r} runs backwards: write {high.strip()}..{low.strip()}" + (f"+{step.strip()}" if plus else ""))
         values = _stepped(part, first, last, self._value(name, option, step), most) if plus else _doubled(part, first, last)
         for value in values:
-            yield Element(_size(value) if option.is_size else _word(value), value)
+            yield Element(option.word(value), value)
 
     def _value(self, name: str, option: _Option, word: str) -> Any:  # noqa: ANN401 (each option has a type of its own)
         """What the command itself makes of one word."""
@@ -188,6 +197,12 @@ def _stepped(text: str, low: Any, high: Any, step: Any, most: int) -> Iterator[A
 
 def _word(number: int | Decimal) -> str:
     return str(number) if isinstance(number, int) else format(number.normalize(), "f")
+
+
+def _duration(microseconds: int) -> str:
+    """A time in the largest unit of which it is a whole number."""
+    name, unit = next((name, unit) for name, unit in TIME_UNITS.items() if microseconds % unit == 0)
+    return f"{microseconds // unit}{name}"
 
 
 def _size(size_bytes: int) -> str:

@@ -16,7 +16,7 @@ from kvcalc.cli.options import OWNERS, Json, check_owned, find_gpu_named, with_o
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
-    from kvcalc.fit import Question
+    from kvcalc.budget import Question
     from kvcalc.sweep import Point
 
 LISTS: Final = Lists(fit, but=("min_gpus", "name_filter", "as_json", "quiet", "plot", "save"))

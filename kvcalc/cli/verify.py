@@ -14,7 +14,7 @@ from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, check_owned, ch
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
-    from kvcalc.fit import Question
+    from kvcalc.budget import Question
     from kvcalc.results.verify import Verified
 
 SMALL_PRESET: Final = "qwen3-0.6b"
@@ -121,10 +121,10 @@ def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | 
     """What is predicted: the options that were typed, and for those that were not what the server or the log states. `weighs`: the checkpoint is looked
     for.
     """
+    from kvcalc.budget import Asked, Question
     from kvcalc.catalog import load_model, model_from_shape
     from kvcalc.engines import find_engine
     from kvcalc.engines.base import Device
-    from kvcalc.fit import Asked, Question
     from kvcalc.results.fit import GpuInfo
 
     free = {name: value for name, value in stated.items() if name in DEFAULTS and given[name] == DEFAULTS[name]}

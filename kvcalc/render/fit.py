@@ -1,11 +1,13 @@
 """`kvcalc fit` for a reader."""
 
+from typing import Final
+
 from rich.console import Console
 
 from kvcalc.errors import printable
 from kvcalc.render.plot import draw_bar
-from kvcalc.render.style import Grid, in_unit, notes, with_version
-from kvcalc.results.fit import Division, Fit, Fits
+from kvcalc.render.style import Grid, in_unit, milliseconds, notes, with_version
+from kvcalc.results.fit import Division, Fit, Fits, LatencyInfo
 from kvcalc.results.plot import memory_chart
 from kvcalc.units import binary_unit, format_bytes
 
@@ -29,21 +31,31 @@ def render_fit(result: Fit, console: Console) -> None:
         return
     console.print()
     pool_grid(result).print(console)
+    if result.latency is not None:
+        console.print()
+        latency_grid(result.latency).print(console)
+        console.print(latency_line(result, result.latency), highlight=False, markup=False)
     console.print()
     lengths_grid(result).print(console)
-    if result.division is not None and result.capacity.slots is None:
-        console.print()
-        console.print(division_line(result, result.division), highlight=False)
-    if result.division is not None and result.division.differences:
-        if result.capacity.slots is not None:
-            console.print()
-        differences_grid(result.division).print(console)
+    if result.division is not None:
+        _print_division(result, result.division, console)
     for command in result.commands.values():
         console.print()
         for line in command.splitlines():
             indent = " " * (len(line) - len(line.lstrip(" ")))
             console.print(indent + printable(line), highlight=False, markup=False, soft_wrap=True)  # as it is, to be copied
     notes(console, result.notes)
+
+
+def _print_division(result: Fit, division: Division, console: Console) -> None:
+    """Tokens by the plain formula, which mean nothing where slots share one cache or time binds, and where one request differs from it."""
+    if result.capacity.slots is None and result.limited_by not in IN_TIME:
+        console.print()
+        console.print(division_line(result, division), highlight=False)
+    if division.differences:
+        if result.capacity.slots is not None or result.limited_by in IN_TIME:
+            console.print()
+        differences_grid(division).print(console)
 
 
 def source_line(result: Fit) -> str:
@@ -76,6 +88,8 @@ def verdict(result: Fit) -> str:
         return f"{name}: {slots:,} slot{'' if slots == 1 else 's'} with {result.capacity.tokens:,} tokens together fit{'s' if slots == 1 else ''}{where}"
     if result.fits:
         return f"{name}: {_requests(held)} of {result.context:,} tokens fit{'s' if held == 1 else ''}{where}"
+    if result.latency is not None and not result.lacking_bytes:
+        return f"{name}: {_requests(result.batch)} of {result.context:,} tokens {'is' if result.batch == 1 else 'are'} not served in time{where}"
     if result.limited_by == "weights":
         return f"{name} does not fit: {_over(result)}"
     return f"{name}: {_requests(result.batch)} of {result.context:,} tokens {'does' if result.batch == 1 else 'do'} not fit{where}"
@@ -134,14 +148,39 @@ def pool_grid(result: Fit) -> Grid:
     whole = "one request" if held.slots is None else "the cache"
     table.add(f"{whole} of {result.context:,} tokens", f"{in_unit(held.request_bytes, unit)} {unit}")
     table.add("longest single request" if held.slots is None else "largest context", f"{held.max_context:,} tokens")
-    table.add(f"as {result.engine} says: requests", f"{held.requests:,.2f}")
-    table.add(f"as {result.engine} says: tokens", f"{held.tokens:,}")
-    if "kv_bytes" in result.memory_range:
+    if result.limited_by in IN_TIME:
+        table.add("in time: requests", f"~{held.requests:,.0f}")
+        table.add("in time: tokens", f"~{held.tokens:,}")
+    else:
+        table.add(f"as {result.engine} says: requests", f"{held.requests:,.2f}")
+        table.add(f"as {result.engine} says: tokens", f"{held.tokens:,}")
+    if "kv_bytes" in result.memory_range or result.latency is not None:
         table.add("whole requests, low to high", f"{result.capacity_range.low:,} to {result.capacity_range.high:,}")
     if result.parallel.dp > 1:
         table.add(f"all {result.parallel.dp} replicas: requests", f"{result.totals.requests:,}")
         table.add(f"all {result.parallel.dp} replicas: tokens", f"{result.totals.tokens:,}")
     return table
+
+
+IN_TIME: Final = ("ttft", "tpot")
+"""What binds where memory would hold more."""
+
+
+def latency_grid(latency: LatencyInfo) -> Grid:
+    """What was asked for, and how long it takes with as many requests as are served in time."""
+    table = Grid(left=["milliseconds"], right=["at most", "likely", "low", "high"])
+    for name, limit, seconds in (("first token", latency.ttft_limit_s, latency.ttft), ("each token", latency.tpot_limit_s, latency.tpot)):
+        if seconds is not None:
+            asked = "" if limit is None else milliseconds(limit)
+            table.add(name, asked, f"~{milliseconds(seconds.likely)}", milliseconds(seconds.low), milliseconds(seconds.high))
+    return table
+
+
+def latency_line(result: Fit, latency: LatencyInfo) -> str:
+    """Which of memory and time binds."""
+    served = f"~{latency.requests:,} requests are served in time ({latency.requests_range.low:,} to {latency.requests_range.high:,})"
+    binding = {"ttft": "The time to the first token binds", "tpot": "The time for each token binds"}.get(result.limited_by, "Memory binds")
+    return f"{binding}: {served}, memory holds {latency.memory_requests:,}."
 
 
 def lengths_grid(result: Fit) -> Grid:

@@ -5,7 +5,7 @@ from typing import Final
 from rich.console import Console
 
 from kvcalc.errors import printable
-from kvcalc.render.style import Grid, in_unit, notes, with_version
+from kvcalc.render.style import Grid, in_unit, milliseconds, notes, with_version
 from kvcalc.results.speed import Lever, Phase, Rate, Speed
 from kvcalc.units import binary_unit
 
@@ -32,7 +32,7 @@ def render_speed(result: Speed, console: Console) -> None:
             table.print(console)
     if result.chunked is not None:
         console.print()
-        tokens, wait, whole = result.chunked.tokens, _ms(result.chunked.wait_s), _ms(result.chunked.whole_wait_s)
+        tokens, wait, whole = result.chunked.tokens, milliseconds(result.chunked.wait_s), milliseconds(result.chunked.whole_wait_s)
         text = f"In chunks of {tokens:,} tokens (--max-batched-tokens {tokens}) others wait ~{wait} ms for a prompt, not ~{whole}."
         console.print(text, highlight=False, markup=False)
     console.print()
@@ -48,8 +48,8 @@ def render_speed(result: Speed, console: Console) -> None:
 
 def _verdict(result: Speed) -> str:
     decode = result.decode.seconds
-    first = "" if result.prefill.seconds is None else f"first token after ~{_ms(result.prefill.seconds.likely)} ms, then "
-    each = "" if decode is None else f"~{_ms(decode.likely)} ms a token"
+    first = "" if result.prefill.seconds is None else f"first token after ~{milliseconds(result.prefill.seconds.likely)} ms, then "
+    each = "" if decode is None else f"~{milliseconds(decode.likely)} ms a token"
     requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
     return f"{printable(result.model.name)} on {printable(result.gpu.name)}: {first}{each} with {requests} of {result.context:,} tokens"
 
@@ -60,12 +60,6 @@ def _gpus(result: Speed) -> str:
     return "1 GPU" if result.gpus == 1 else f"{result.gpus} GPUs: {' x '.join(parts)}"
 
 
-def _ms(seconds: float) -> str:
-    """Milliseconds with three digits or more."""
-    ms = seconds * 1e3
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
-
-
 def _times(result: Speed) -> Grid:
     table = Grid(left=["milliseconds"], right=["at least", "likely", "low", "high"])
     for name, phase in ((f"first token (prompt of {result.prompt:,})", result.prefill), (f"each token (batch of {result.batch:,})", result.decode)):
@@ -73,7 +67,7 @@ def _times(result: Speed) -> Grid:
             table.add(name, "not known", "", "", "")
         else:
             seconds = phase.seconds
-            table.add(name, _ms(seconds.lower), f"~{_ms(seconds.likely)}", _ms(seconds.low), _ms(seconds.high))
+            table.add(name, milliseconds(seconds.lower), f"~{milliseconds(seconds.likely)}", milliseconds(seconds.low), milliseconds(seconds.high))
     return table
 
 
@@ -100,7 +94,7 @@ def _sides(result: Speed) -> list[str]:
 
 def _longest(phase: Phase) -> str:
     parts = {"computes": phase.compute_s, "moves bytes": phase.bandwidth_s, "sums among GPUs": phase.link_s or None}
-    return ", ".join(f"{name} {_ms(seconds)} ms" for name, seconds in parts.items() if seconds is not None) + " at full rate"
+    return ", ".join(f"{name} {milliseconds(seconds)} ms" for name, seconds in parts.items() if seconds is not None) + " at full rate"
 
 
 def _work(result: Speed) -> Grid:
@@ -164,7 +158,7 @@ def _levers_of_prefill(result: Speed) -> Grid:
     now = None if result.prefill.seconds is None else result.prefill.seconds.likely
     helping = [] if now is None else [(lever.ttft_s, lever) for lever in result.levers if lever.ttft_s is not None and lever.ttft_s < WORTH_IT * now]
     for seconds, lever in sorted(helping, key=lambda each: each[0]):
-        table.add(_lever(lever), f"~{_ms(seconds)}")
+        table.add(_lever(lever), f"~{milliseconds(seconds)}")
     return table
 
 
@@ -174,7 +168,7 @@ def _levers_of_decode(result: Speed) -> Grid:
     now = result.decode_tokens_s.likely
     for lever in sorted(result.levers, key=lambda each: -each.tokens_s):
         if now < WORTH_IT * lever.tokens_s:
-            table.add(_lever(lever), f"~{_ms(lever.tpot_s)}", f"~{_per_second(lever.tokens_s)}")
+            table.add(_lever(lever), f"~{milliseconds(lever.tpot_s)}", f"~{_per_second(lever.tokens_s)}")
     return table
 
 

@@ -51,6 +51,12 @@ def in_unit(size: int, unit: str) -> str:
     return format_bytes(size, unit).rpartition(" ")[0]
 
 
+def milliseconds(seconds: float) -> str:
+    """A time in milliseconds, with three digits or more."""
+    ms = seconds * 1e3
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
+
+
 def with_version(engine: str, version: str | None) -> str:
     """An engine and the release whose rules were used."""
     return engine if version is None else f"{engine} {version}"

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from kvcalc.layers import Frozen, Note
-from kvcalc.results.shared import Answer, ModelInfo, Parallel
+from kvcalc.results.shared import Answer, ModelInfo, Parallel, Seconds
 
 
 class GpuInfo(Frozen):
@@ -106,9 +106,24 @@ class Totals(Frozen):
     tokens: int
 
 
+class LatencyInfo(Frozen):
+    """Times that were asked for, None where one does not matter; the `requests` at once that one replica likely serves within them, and at both ends of the
+    range; those that its memory holds; and the times of as many as fit both (of one where none does). `ttft` is None where it cannot be told.
+    """
+
+    ttft_limit_s: float | None
+    tpot_limit_s: float | None
+    requests: int
+    requests_range: Range
+    memory_requests: int
+    ttft: Seconds | None
+    tpot: Seconds
+
+
 class Fit(Answer):
     """What a KV budget holds under an engine's rules. `fits`: whether `batch` requests of `context` do; `limited_by` is what binds: kv_bytes,
-    max_seqs (the scheduler takes no more at once) or weights (with what the engine keeps beside them they leave nothing). `memory_range` holds the sizes that
+    max_seqs (the scheduler takes no more at once), weights (with what the engine keeps beside them they leave nothing), ttft or tpot (more would be
+    served too late; `capacity` and `lengths` are of those in time). `memory_range` holds the sizes that
     are estimated, `capacity_range` the whole requests of the context at both ends of the KV cache's. `capacity` and `lengths` are those of one replica,
     `totals` of all. `division` is None where the plain formula cannot be written. `advice`: changes that would make it fit, cheapest first.
     `commands`: the line that starts a server so, of the longest request where the context does not fit. `lacking_bytes`: what one GPU has too little
@@ -131,7 +146,8 @@ class Fit(Answer):
     totals: Totals
     fits: bool
     lacking_bytes: int
-    limited_by: Literal["kv_bytes", "max_seqs", "weights"]
+    limited_by: Literal["kv_bytes", "max_seqs", "weights", "ttft", "tpot"]
+    latency: LatencyInfo | None
     lengths: tuple[LengthRow, ...]
     division: Division | None
     advice: tuple[Change, ...]

@@ -27,6 +27,15 @@ class Parallel(Frozen):
     dcp: int
 
 
+class Seconds(Frozen):
+    """`lower`: no server is faster. Four of five take `low` to `high`; `likely` is their geometric mean."""
+
+    lower: float
+    low: float
+    likely: float
+    high: float
+
+
 class Answer(Frozen):
     """What every JSON object of kvcalc begins with."""
 

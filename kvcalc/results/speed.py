@@ -3,7 +3,7 @@
 from typing import Literal
 
 from kvcalc.layers import Frozen, Note
-from kvcalc.results.shared import Answer, ModelInfo, Parallel
+from kvcalc.results.shared import Answer, ModelInfo, Parallel, Seconds
 
 Side = Literal["compute", "bandwidth", "link"]
 
@@ -18,15 +18,6 @@ class MachineInfo(Frozen):
     flops: dict[str, int]
     link: str | None
     link_bytes_s: int | None
-
-
-class Seconds(Frozen):
-    """`lower`: no server is faster. Four of five take `low` to `high`; `likely` is their geometric mean."""
-
-    lower: float
-    low: float
-    likely: float
-    high: float
 
 
 class Phase(Frozen):

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from kvcalc.layers import Frozen, Note
-from kvcalc.results.fit import CapacityInfo, GpuInfo, Memory, Range, Totals
+from kvcalc.results.fit import CapacityInfo, GpuInfo, LatencyInfo, Memory, Range, Totals
 from kvcalc.results.shared import Answer, ModelInfo, Parallel
 
 
@@ -41,7 +41,8 @@ class SweptFit(Frozen):
     totals: Totals
     fits: bool
     lacking_bytes: int
-    limited_by: Literal["kv_bytes", "max_seqs", "weights"]
+    limited_by: Literal["kv_bytes", "max_seqs", "weights", "ttft", "tpot"]
+    latency: LatencyInfo | None
     refused: None = None
     notes: tuple[Note, ...] = Field(exclude=True)
 

@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
+from kvcalc.budget import Question
 from kvcalc.engines import find_engine
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import Question
 from kvcalc.layers import Note
 from kvcalc.results.verify import Check, Verified
 from kvcalc.verify.log import LogFacts

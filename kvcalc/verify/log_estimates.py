@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+from kvcalc.budget import Question, StatedWeights, budget
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import Question, StatedWeights, budget
 from kvcalc.layers import Note
 from kvcalc.results.fit import GpuInfo, Memory, Range
 from kvcalc.results.verify import Check

@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterable, Iterator
 from decimal import Decimal
 from typing import Final, NamedTuple
 
+from kvcalc.budget import Question
 from kvcalc.engines.base import LayerUse, Plan
-from kvcalc.fit import Question, largest
 from kvcalc.results.verify import Check
+from kvcalc.search import largest
 from kvcalc.units import format_bytes
 from kvcalc.verify.log import Figure, LogFacts, described
 

@@ -4,12 +4,15 @@ from decimal import Decimal
 from math import ceil
 from typing import Final, NamedTuple
 
+from kvcalc.advice import advised
+from kvcalc.budget import Question, budget
 from kvcalc.engines.base import Plan
 from kvcalc.errors import KvcalcError
-from kvcalc.fit import Question, advised, answer, budget, largest
+from kvcalc.fit import answer
 from kvcalc.layers import Note
 from kvcalc.results.fit import Change, Fit
 from kvcalc.results.verify import Check
+from kvcalc.search import largest
 from kvcalc.units import format_bytes
 from kvcalc.verify.log import Failure, LogFacts, described
 from kvcalc.verify.log_exact import Span, count_check, logged_kv, size_check

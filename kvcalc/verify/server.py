@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple, assert_never
 
+from kvcalc.budget import Question, budget
 from kvcalc.catalog import find_preset, presets
 from kvcalc.engines.base import Plan
 from kvcalc.engines.llamacpp import AUTO_SLOTS, LlamaCppPlan
 from kvcalc.engines.sglang import DEFAULT_MAMBA_RATIO, DEFAULT_SWA_RATIO
 from kvcalc.engines.vllm.versions import NEWEST_RELEASE, find_version
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.fit import Question, budget
 from kvcalc.layers import Note
 from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype, parse_state_dtype
 from kvcalc.results.verify import Check, Verified
