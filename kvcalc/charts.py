@@ -1,6 +1,6 @@
 """What is drawn of an answer: pure functions of a question, or of plain numbers, to a chart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from kvcalc.advice import EIGHT_BIT
@@ -11,6 +11,8 @@ from kvcalc.fit import held_at, longest_asked
 from kvcalc.packing import KvDtype
 from kvcalc.results.fit import Range
 from kvcalc.results.plot import Axis, Chart, Mark, Quantity, Series
+from kvcalc.results.speed import Speed
+from kvcalc.results.sweep import Sweep, SweptFit
 from kvcalc.search import largest
 from kvcalc.units import binary_unit, format_bytes
 
@@ -179,6 +181,66 @@ def axis(label: str, quantity: Quantity, unit: str, values: Sequence[float]) -> 
     if 0 < low * LOG_FROM <= high:
         scale = "log2" if quantity == "tokens" else "log10"
     return Axis(label=label, quantity=quantity, unit=unit, scale=scale)
+
+
+def speed_chart(result: Speed) -> Chart | None:
+    """The roofline of the GPU with the prompt and decode steps on it; None where its arithmetic rate is not known."""
+    if result.computes_in is None:
+        return None
+    steps = [Work(f"decode, batch {row.batch:,}", row.intensity) for row in result.batches]
+    title = f"{result.model.name} on {result.gpu.name}, {result.computes_in}"
+    return roofline_chart(title, result.gpu.flops[result.computes_in], result.gpu.bandwidth_bytes_s, [Work("prefill", result.prefill.intensity), *steps])
+
+
+MOST_LINES: Final = 6
+"""Lines in one picture that can be told apart."""
+
+
+def sweep_chart(result: Sweep) -> Chart | None:
+    """Whole requests, of all replicas, against the context, or else the first option that is a number in every row; a line for each combination of the
+    others. None where nothing fits. Raises KvcalcError where no option has several numbers, or for more lines than can be told apart.
+    """
+    rows = [row for row in result.rows if isinstance(row, SweptFit)]
+    along = next((name for name in ("context", *rows[0].options) if len({_numbered(row, name) for row in rows} - {None}) > 1), None)
+    if along is None or any(_numbered(row, along) is None for row in rows):
+        raise KvcalcError("no option has several numbers to draw along", hint="give a range, such as --context 1K..64K, or leave out --plot and --save")
+    lines: dict[str, dict[int, SweptFit]] = {}
+    for row in rows:
+        others = [f"{name.replace('_', '-')} {word}" for name, word in row.options.items() if name != along]
+        lines.setdefault(", ".join(others) or row.model.name, {})[_numbered(row, along) or 0] = row
+    if len(lines) > MOST_LINES:
+        hint = f"give fewer values: at most {MOST_LINES} combinations beside --{along}"
+        raise KvcalcError(f"{len(lines):,} lines cannot be told apart in one picture", hint=hint)
+    held = [row.totals.requests for row in rows if row.totals.requests]
+    if not held:
+        return None
+    y, label = axis("held at once", "count", "requests", held), along.replace("_", "-")
+    of_tokens = along == "context"
+    return Chart(
+        title=f"Requests that fit against {label}",
+        x=axis(label, "tokens" if of_tokens else "count", "tokens" if of_tokens else label, [each for points in lines.values() for each in points]),
+        y=y,
+        series=tuple(series for name, points in lines.items() if (series := _swept_series(name, points, zeros=y.scale == "linear")).points),
+    )
+
+
+def _swept_series(name: str, points: Mapping[int, SweptFit], *, zeros: bool) -> Series:
+    """Requests of all replicas; a band where the budget is estimated."""
+    drawn = [(value, row) for value, row in sorted(points.items()) if row.totals.requests or zeros]
+    estimated = any("kv_bytes" in row.memory_range or row.latency is not None for _, row in drawn)
+    return Series(
+        name=f"{name} (~ estimated)" if estimated else name,
+        points=tuple((value, row.totals.requests) for value, row in drawn),
+        band=tuple((row.parallel.dp * row.capacity_range.low, row.parallel.dp * row.capacity_range.high) for _, row in drawn) if estimated else (),
+    )
+
+
+def _numbered(row: SweptFit, name: str) -> int | None:
+    """What an option is in a row, where it is a number without a unit."""
+    if name == "context":
+        return row.context
+    word = row.options.get(name, "").replace(",", "")
+    return int(word) if word.isascii() and word.isdecimal() else None
 
 
 class Work(NamedTuple):

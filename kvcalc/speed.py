@@ -15,13 +15,15 @@ from kvcalc.machine import Machine, usual
 from kvcalc.packing import KvDtype
 from kvcalc.quantizations import BY_NAME
 from kvcalc.results.shared import Parallel
-from kvcalc.results.speed import Chunked, Doubling, ExpertsInfo, Lever, MachineInfo, Phase, Rate, Recomputed, Speed
+from kvcalc.results.speed import BatchRow, Chunked, Doubling, ExpertsInfo, Lever, MachineInfo, Phase, Rate, Recomputed, Speed
 from kvcalc.search import largest
 from kvcalc.tensors import weighed
 from kvcalc.timing import STACKS, Clock, Times, seconds_of
 
 MOST_BATCH: Final = 1 << 20
 """The largest batch that is asked whether its step computes for longer than it moves bytes."""
+BATCHES: Final = (1, 4, 16, 64, 256)
+"""Batches that are shown beside the asked one."""
 RECOMPUTED: Final = (256, 1024, 4096, 16384)
 """Tokens for which generating without a cache is computed."""
 SMALL_CHUNK: Final = 2048
@@ -78,12 +80,14 @@ def speed(asked: SpeedQuestion) -> Speed:
         batch=about.batch,
         kv_dtype=str(plan.kv_dtype),
         weights=_stored_as(timed),
+        computes_in=None if machine.rate("fp16") is None else usual(machine, _stored_as(timed)),
         prefill=_phase(prompt_work, prompt, answered=prompt.compute is not None),
         decode=_phase(step_work, step, answered=True),
         experts=_experts(timed, about.batch),
         request_tokens_s=_rate(step, 1),
         decode_tokens_s=_rate(step, replicas * requests),
         served_tokens_s=served,
+        batches=tuple(_batches(timed, about.context, about.batch, replicas, held)),
         turning_batch=_turning_batch(timed, about.context),
         turning_batch_uncached=_turning_batch(timed, 0),
         kv_share=step_work.kv_read_bytes / _moved(step_work, timed.scale),
@@ -139,6 +143,13 @@ def _experts(timed: Clock, batch: int) -> ExpertsInfo | None:
         return None
     unused = (1 - most.used / most.copies) ** -(-batch // timed.pp)
     return ExpertsInfo(experts=most.copies, used=most.used, distinct=most.copies * (1 - unused))
+
+
+def _batches(timed: Clock, context: int, batch: int, replicas: int, held: int | None) -> Iterator[BatchRow]:
+    """The asked one, and those around it that memory holds."""
+    for each in sorted({batch, *(size for size in BATCHES if held is None or size <= held)}):
+        work, times = timed.step_work(context, each), timed.step(context, each)
+        yield BatchRow(batch=each, intensity=work.flops / work.moved_bytes, tpot_s=times.likely, tokens_s=replicas * each / times.likely)
 
 
 def _turning_batch(timed: Clock, context: int) -> int | None:

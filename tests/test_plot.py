@@ -17,11 +17,11 @@ from rich.console import Console
 from kvcalc.advice import advised
 from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model, preset_names
-from kvcalc.charts import Work, axis, capacity_chart, roofline_chart
+from kvcalc.charts import Work, axis, capacity_chart, roofline_chart, sweep_chart
 from kvcalc.cli import pictures
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.packing import parse_kv_dtype
@@ -31,7 +31,9 @@ from kvcalc.render.plot import draw
 from kvcalc.render.report import fit_page
 from kvcalc.results.fit import GpuInfo
 from kvcalc.results.plot import Axis, Bar, Chart, Mark, Part, Series, memory_chart
-from tests.command import kvcalc
+from kvcalc.results.sweep import Sweep
+from kvcalc.sweep import Point, sweep
+from tests.command import Done, kvcalc
 from tests.test_startup import loaded
 
 GIB = 1 << 30
@@ -602,3 +604,50 @@ def test_pictures_are_loaded_only_when_one_is_asked_for(tmp_path: Path) -> None:
     assert {"kvcalc.charts", "matplotlib"} & loaded(*ASK, "--json") == set()
     assert "matplotlib" in loaded(*ASK, "--quiet", "--save", str(tmp_path / "out.svg"))
     assert "matplotlib.pyplot" not in loaded(*ASK, "--quiet", "--save", str(tmp_path / "out.svg"))
+
+
+# A grid and a roofline
+
+
+def swept(*words: str) -> Done:
+    return kvcalc("sweep", "-m", "llama-3-8b", "--kv-mem", "20GiB", *words)
+
+
+def test_a_grid_is_drawn_along_its_numbers(tmp_path: Path) -> None:
+    """20 GiB are 160, 80, 40 and 20 requests of 1K to 8K tokens of 128 KiB; of the last in each vLLM keeps one block for itself."""
+    done = swept("--context", "1K..8K", "--kv-dtype", "bf16,fp8", "--plot", "--save", str(tmp_path / "grid.svg"))
+    assert done.code == ExitCode.YES
+    for said in ("Requests that fit against context", "kv-dtype bf16", "kv-dtype fp8", "context (tokens, log scale)"):
+        assert said in done.out
+        assert said in (tmp_path / "grid.svg").read_text()
+    result = sweep([Point({}, question("llama-3-8b"))], [1024, 2048, 4096, 8192])
+    chart = sweep_chart(Sweep(rows=tuple(result), notes=()))
+    assert chart is not None
+    assert chart.series[0].points == ((1024, 159), (2048, 79), (4096, 39), (8192, 19))
+
+
+def test_a_grid_without_numbers_or_with_too_many_lines_is_not_drawn() -> None:
+    refused = swept("--context", "4K", "--kv-dtype", "bf16,fp8", "--plot")
+    assert (refused.code, "no option has several numbers" in refused.err) == (ExitCode.UNANSWERABLE, True)
+    crowd = swept("--context", "1K..4K", "--kv-dtype", "bf16,fp8", "--block-size", "16,32", "--tp", "1,2", "--plot")
+    assert (crowd.code, "8 lines cannot be told apart" in crowd.err) == (ExitCode.UNANSWERABLE, True)
+    both = swept("--context", "1K..4K", "--csv", "--save", "grid.png")
+    assert (both.code, "--save writes the picture of a table" in both.err) == (ExitCode.USAGE, True)
+
+
+def test_a_roofline_shows_where_a_prompt_and_steps_lie(tmp_path: Path) -> None:
+    done = kvcalc("speed", "-m", "llama-3-8b", "--gpu", "h100 sxm", "-b", "8", "--plot", "--save", str(tmp_path / "speed.html"))
+    assert done.code == ExitCode.YES
+    for said in ("fp16: roofline", "ridge, 295 FLOP/byte", "prefill: ", "decode, batch 8: ", "bandwidth binds."):
+        assert said in done.out
+    page = (tmp_path / "speed.html").read_text()
+    assert "<svg" in page
+    assert "What doubles" in page
+    assert "http://" not in re.sub(r"http://www\.w3\.org/\S+", "", page)
+
+
+def test_a_gpu_whose_arithmetic_is_not_known_has_no_roof(tmp_path: Path) -> None:
+    done = kvcalc("speed", "-m", "llama-3-8b", "--gpu", "m2 ultra", "--engine", "llama.cpp", "-c", "4096", "--plot", "--save", str(tmp_path / "speed.svg"))
+    assert done.code == ExitCode.YES
+    assert "there is nothing to draw" in done.out
+    assert not (tmp_path / "speed.svg").exists()

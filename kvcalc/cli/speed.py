@@ -1,6 +1,7 @@
 """`kvcalc speed`."""
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,9 +19,14 @@ from kvcalc.cli.options import (
     options_of,
     with_options,
 )
+from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
+
+if TYPE_CHECKING:
+    from kvcalc.results.plot import Chart
+    from kvcalc.results.speed import Speed
 
 
-@with_options(MODEL, BUDGET, DEPLOYMENT, MACHINE)
+@with_options(MODEL, BUDGET, DEPLOYMENT, MACHINE, PICTURES)
 def speed(
     call: typer.Context,
     context: Context = None,
@@ -38,6 +44,7 @@ def speed(
 
     rules, typed = find_engine(engine), call.params
     check_owned(typed, (rules.name,))
+    check_pictures(typed["plot"], typed["save"], as_text=not as_json)
     tp = shared_heads(typed)
     info, device, machine = machine_asked(typed, deployed_gpus(typed, tp))
     memory = None if info.memory_bytes is None else info.memory_bytes * tp * typed["pp"]
@@ -58,6 +65,13 @@ def speed(
         notes=notes,
     )
     result = compute(SpeedQuestion(question, machine, output, no_cache))
+    chart = None
+    if typed["plot"] or typed["save"] is not None:
+        from kvcalc.charts import speed_chart
+
+        chart = speed_chart(result)
+    if typed["save"] is not None:
+        save_as(typed["save"], [] if chart is None else [chart], partial(_page, result, chart))
     if as_json:
         print(result.to_json())
     else:
@@ -65,3 +79,11 @@ def speed(
         from kvcalc.render.style import console_for_stdout
 
         render_speed(result, console_for_stdout())
+        if typed["plot"]:
+            draw_in_terminal(chart)
+
+
+def _page(result: "Speed", chart: "Chart | None") -> str:
+    from kvcalc.render.report import speed_page
+
+    return speed_page(result, chart)

@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, product
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,10 +14,13 @@ from kvcalc.cli.budget import quantization_named
 from kvcalc.cli.fit import Lookup, asking_of, fit
 from kvcalc.cli.lists import NONE, RULE, Element, Lists
 from kvcalc.cli.options import OWNERS, Json, check_owned, find_gpu_named, with_options
+from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
     from kvcalc.budget import Question
+    from kvcalc.results.plot import Chart
+    from kvcalc.results.sweep import Sweep
     from kvcalc.sweep import Point
 
 LISTS: Final = Lists(fit, but=("min_gpus", "name_filter", "as_json", "quiet", "plot", "save"))
@@ -28,7 +32,7 @@ FOREMOST: Final = ("model", "engine", "gpu")
 Axes = Mapping[str, Sequence[Element]]
 
 
-@with_options(LISTS.group)
+@with_options(LISTS.group, PICTURES)
 def sweep(
     call: typer.Context,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values: sizes in bytes, columns named as in --json.")] = False,
@@ -44,6 +48,10 @@ def sweep(
     forms = [flag for flag, given in (("--csv", as_csv), ("--json", as_json), ("--markdown", as_markdown)) if given]
     if len(forms) > 1:
         raise typer.BadParameter(f"{' and '.join(forms)} are forms of one answer: give one of them")
+    plot, save = call.params["plot"], call.params["save"]
+    check_pictures(plot, save, as_text=not forms)
+    if save is not None and forms:
+        raise typer.BadParameter(f"--save writes the picture of a table: leave out {forms[0]}")
     every_engine = (call.params["engine"] or "").strip().lower() == "all"
     axes = LISTS.axes({**call.params, "engine": ",".join(ENGINES)} if every_engine else call.params, MOST_CELLS)
     cells = _checked_size(axes, MOST_CELLS)
@@ -70,6 +78,9 @@ def sweep(
         gc.disable()  # rows hold no cycles and live to the end: to look for some again and again would double the time
         found = tuple(watching)
         result = Sweep(rows=found, notes=said.notes())
+        chart = _chart(result) if plot or save is not None else None
+        if save is not None:
+            save_as(save, [] if chart is None else [chart], partial(_page, result, chart))
         from kvcalc.render.style import console_for_stdout
         from kvcalc.render.sweep import markdown, render_sweep
 
@@ -77,7 +88,21 @@ def sweep(
             print(markdown(result))
         else:
             render_sweep(result, console_for_stdout())
+            if plot:
+                draw_in_terminal(chart)
     return ExitCode.YES if said.fits else ExitCode.NO
+
+
+def _chart(result: "Sweep") -> "Chart | None":
+    from kvcalc.charts import sweep_chart
+
+    return sweep_chart(result)
+
+
+def _page(result: "Sweep", chart: "Chart | None") -> str:
+    from kvcalc.render.report import sweep_page
+
+    return sweep_page(result, chart)
 
 
 sweep.__doc__ = f"""`fit` over a grid: one row for each combination. Exit code 1: none fits.

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, milliseconds, notes, with_version
-from kvcalc.results.speed import Lever, Phase, Rate, Speed
+from kvcalc.results.speed import Chunked, Lever, Phase, Rate, Speed
 from kvcalc.units import binary_unit
 
 BOUND_BY: Final = {"compute": "arithmetic", "bandwidth": "memory bandwidth", "link": "the link between GPUs"}
@@ -14,44 +14,61 @@ BOUND_BY: Final = {"compute": "arithmetic", "bandwidth": "memory bandwidth", "li
 
 def render_speed(result: Speed, console: Console) -> None:
     """The verdict first, then times, work, rates, levers, and what doubles. A ~ marks what is likely and no bound."""
-    console.print(_verdict(result), style="bold", highlight=False, markup=False)
-    said = f"engine {with_version(result.engine, result.engine_version)}, weights {result.weights}, KV dtype {result.kv_dtype}, {_gpus(result)}"
-    console.print(printable(said), highlight=False, markup=False)
+    console.print(verdict(result), style="bold", highlight=False, markup=False)
+    console.print(setup_line(result), highlight=False, markup=False)
     console.print()
-    _times(result).print(console)
+    times_grid(result).print(console)
     console.print()
-    for line in _sides(result):
+    for line in sides_lines(result):
         console.print(line, highlight=False, markup=False)
     console.print()
-    _work(result).print(console)
+    work_grid(result).print(console)
     console.print()
-    _rates(result).print(console)
-    for table in (_levers_of_prefill(result), _levers_of_decode(result)):
+    rates_grid(result).print(console)
+    if len(result.batches) > 1:
+        console.print()
+        batches_grid(result).print(console)
+    for table in (prefill_levers_grid(result), decode_levers_grid(result)):
         if table.rows:
             console.print()
             table.print(console)
     if result.chunked is not None:
         console.print()
-        tokens, wait, whole = result.chunked.tokens, milliseconds(result.chunked.wait_s), milliseconds(result.chunked.whole_wait_s)
-        text = f"In chunks of {tokens:,} tokens (--max-batched-tokens {tokens}) others wait ~{wait} ms for a prompt, not ~{whole}."
-        console.print(text, highlight=False, markup=False)
+        console.print(chunked_line(result.chunked), highlight=False, markup=False)
     console.print()
-    _doublings(result).print(console)
+    doublings_grid(result).print(console)
     if result.recomputed:
         console.print()
-        _recomputed(result).print(console)
+        recomputed_grid(result).print(console)
     console.print()
-    for name, text in result.efficiency.items():
-        console.print(f"Likely {name}: {printable(text)}.", highlight=False, markup=False)
+    for line in efficiency_lines(result):
+        console.print(line, highlight=False, markup=False)
     notes(console, result.notes)
 
 
-def _verdict(result: Speed) -> str:
+def verdict(result: Speed) -> str:
     decode = result.decode.seconds
     first = "" if result.prefill.seconds is None else f"first token after ~{milliseconds(result.prefill.seconds.likely)} ms, then "
     each = "" if decode is None else f"~{milliseconds(decode.likely)} ms a token"
     requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
     return f"{printable(result.model.name)} on {printable(result.gpu.name)}: {first}{each} with {requests} of {result.context:,} tokens"
+
+
+def setup_line(result: Speed) -> str:
+    """Whose rules, how weights and cache are stored, on how many GPUs."""
+    said = f"engine {with_version(result.engine, result.engine_version)}, weights {result.weights}, KV dtype {result.kv_dtype}, {_gpus(result)}"
+    return printable(said)
+
+
+def chunked_line(chunked: Chunked) -> str:
+    """What chunked prefill does for other requests."""
+    tokens, wait, whole = chunked.tokens, milliseconds(chunked.wait_s), milliseconds(chunked.whole_wait_s)
+    return f"In chunks of {tokens:,} tokens (--max-batched-tokens {tokens}) others wait ~{wait} ms for a prompt, not ~{whole}."
+
+
+def efficiency_lines(result: Speed) -> list[str]:
+    """What the range rests on."""
+    return [f"Likely {name}: {printable(text)}." for name, text in result.efficiency.items()]
 
 
 def _gpus(result: Speed) -> str:
@@ -60,7 +77,7 @@ def _gpus(result: Speed) -> str:
     return "1 GPU" if result.gpus == 1 else f"{result.gpus} GPUs: {' x '.join(parts)}"
 
 
-def _times(result: Speed) -> Grid:
+def times_grid(result: Speed) -> Grid:
     table = Grid(left=["milliseconds"], right=["at least", "likely", "low", "high"])
     for name, phase in ((f"first token (prompt of {result.prompt:,})", result.prefill), (f"each token (batch of {result.batch:,})", result.decode)):
         if phase.seconds is None:
@@ -71,7 +88,7 @@ def _times(result: Speed) -> Grid:
     return table
 
 
-def _sides(result: Speed) -> list[str]:
+def sides_lines(result: Speed) -> list[str]:
     """Which side is slow, and what binds each."""
     lines = []
     if result.prefill.seconds is not None:
@@ -97,7 +114,7 @@ def _longest(phase: Phase) -> str:
     return ", ".join(f"{name} {milliseconds(seconds)} ms" for name, seconds in parts.items() if seconds is not None) + " at full rate"
 
 
-def _work(result: Speed) -> Grid:
+def work_grid(result: Speed) -> Grid:
     """FLOPs and bytes of one GPU of each stage."""
     table = Grid(left=["work of one GPU"], right=["prefill", "decode step"])
     unit = binary_unit(max(result.prefill.moved_bytes, result.decode.moved_bytes))
@@ -129,7 +146,7 @@ def _flops(number: int, scale: int) -> str:
     return "0" if number == 0 else "< 0.01" if value < 0.005 else f"{value:,.2f}"
 
 
-def _rates(result: Speed) -> Grid:
+def rates_grid(result: Speed) -> Grid:
     table = Grid(left=["tokens a second"], right=["at most", "likely", "low", "high"])
     replicas = "" if result.parallel.dp == 1 else f", all {result.parallel.dp} replicas"
     rows = [("one request, decoding", result.request_tokens_s), (f"all requests, decoding{replicas}", result.decode_tokens_s)]
@@ -137,6 +154,14 @@ def _rates(result: Speed) -> Grid:
         rows.append((f"with the prompts of {result.prompt:,}{replicas}", result.served_tokens_s))
     for name, rate in rows:
         table.add(name, *_rate(rate))
+    return table
+
+
+def batches_grid(result: Speed) -> Grid:
+    """Decode steps of other batches."""
+    table = Grid(left=[], right=["batch", "each token, ms", "tokens/s", "FLOPs a byte"])
+    for row in result.batches:
+        table.add(f"{row.batch:,}", f"~{milliseconds(row.tpot_s)}", f"~{_per_second(row.tokens_s)}", f"{row.intensity:,.1f}")
     return table
 
 
@@ -152,7 +177,7 @@ WORTH_IT: Final = 0.98
 """What a lever leaves of a time at most, to be named for it."""
 
 
-def _levers_of_prefill(result: Speed) -> Grid:
+def prefill_levers_grid(result: Speed) -> Grid:
     """What makes the first token come earlier, the best first."""
     table = Grid(left=["sooner the first token"], right=["ms"])
     now = None if result.prefill.seconds is None else result.prefill.seconds.likely
@@ -162,7 +187,7 @@ def _levers_of_prefill(result: Speed) -> Grid:
     return table
 
 
-def _levers_of_decode(result: Speed) -> Grid:
+def decode_levers_grid(result: Speed) -> Grid:
     """What makes decoding faster, the best first."""
     table = Grid(left=["faster decoding"], right=["each token, ms", "tokens/s"])
     now = result.decode_tokens_s.likely
@@ -176,14 +201,14 @@ def _lever(lever: Lever) -> str:
     return f"{lever.text} ({lever.options})" if lever.options else lever.text
 
 
-def _doublings(result: Speed) -> Grid:
+def doublings_grid(result: Speed) -> Grid:
     table = Grid(left=["grows by, with twice"], right=["the context", "plain model", "the batch", "plain model"])
     for row in result.doubling:
         table.add(row.what, f"{row.context:.2f}x", f"{row.plain_context:.2f}x", f"{row.batch:.2f}x", f"{row.plain_batch:.2f}x")
     return table
 
 
-def _recomputed(result: Speed) -> Grid:
+def recomputed_grid(result: Speed) -> Grid:
     scale, name = _flop_unit(max(row.recomputed_flops for row in result.recomputed))
     table = Grid(left=[], right=["generated tokens", f"cached, {name}", "attention", "without a cache", "attention", "times"])
     for row in result.recomputed:

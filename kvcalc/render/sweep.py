@@ -15,7 +15,7 @@ from kvcalc.units import binary_unit, format_bytes
 NOTES_OF_A_KIND: Final = 3
 
 
-class _Screen(NamedTuple):
+class Screen(NamedTuple):
     """What the table and Markdown have alike: how many cells, what is the same in all, the table, why cells have no answer."""
 
     title: str
@@ -26,7 +26,7 @@ class _Screen(NamedTuple):
 
 def render_sweep(result: Sweep, console: Console) -> None:
     """A row a cell, below what all have alike."""
-    screen = _screen(result)
+    screen = screen_of(result)
     console.print(screen.title, style="bold", highlight=False, markup=False)
     console.print(screen.alike, highlight=False, markup=False)
     console.print()
@@ -51,7 +51,7 @@ def _few(said: Sequence[Note]) -> Iterator[Note]:
 
 def markdown(result: Sweep) -> str:
     """The same as a Markdown table between paragraphs."""
-    screen = _screen(result)
+    screen = screen_of(result)
     heads = [*screen.grid.left, *screen.grid.right]
     lines = [[_cell(each) for each in row] for row in (heads, *screen.grid.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
@@ -65,7 +65,8 @@ def _cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("~", "\\~")
 
 
-def _screen(result: Sweep) -> _Screen:
+def screen_of(result: Sweep) -> Screen:
+    """What is shown of a grid, in whatever form."""
     answered = [row for row in result.rows if isinstance(row, SweptFit)]
     keys = list(result.rows[0].options)
     shown = [*keys, *_unasked(answered, keys)]
@@ -90,7 +91,7 @@ def _screen(result: Sweep) -> _Screen:
     silent = len(result.rows) - len(answered)
     said = [*_facts(answered, shown), *(f"{name} {figures[0][name]}" for name in alike)]
     of_all = "; requests and tokens in all replicas" if any(row.parallel.dp > 1 for row in answered) else ""
-    return _Screen(
+    return Screen(
         title=f"{title}, {silent:,} cannot be answered" if silent else title,
         alike=f"{', '.join(said)}; sizes are of one GPU{of_all}",
         grid=grid,

@@ -93,6 +93,15 @@ class Recomputed(Frozen):
     recomputed_attention_flops: int
 
 
+class BatchRow(Frozen):
+    """A decode step of another batch: FLOPs for each byte that a GPU moves, likely seconds, and likely tokens a second of all replicas."""
+
+    batch: int
+    intensity: float
+    tpot_s: float
+    tokens_s: float
+
+
 class ExpertsInfo(Frozen):
     """Of `experts` in a layer each token uses `used`; those that a step of the batch, on one replica, is expected to read: `distinct`."""
 
@@ -104,7 +113,9 @@ class ExpertsInfo(Frozen):
 class Speed(Answer):
     """Prefill of one prompt of `prompt` tokens, and one decode step of `batch` requests in each replica that have `context` tokens then.
 
-    `experts` is None for a model without any.
+    `weights` is how most of them are stored, and `computes_in`
+    the format that servers multiply them in, None where the GPU's rate is not known. `experts` is None for a model without any. `batches` are those that memory
+    holds, where that is known.
     `decode_tokens_s` are those of all replicas while they decode, `request_tokens_s` of one request. `served_tokens_s`, where requests have an `output`, are
     those of all replicas with the prompts of later requests beside the steps of earlier ones. `turning_batch`: the smallest batch whose decode step
     computes for longer than it moves bytes, at this context and where nothing is cached, None where none does or the rate is not known. `kv_share`: of the
@@ -124,12 +135,14 @@ class Speed(Answer):
     batch: int
     kv_dtype: str
     weights: str
+    computes_in: str | None
     prefill: Phase
     decode: Phase
     experts: ExpertsInfo | None
     request_tokens_s: Rate
     decode_tokens_s: Rate
     served_tokens_s: Rate | None
+    batches: tuple[BatchRow, ...]
     turning_batch: int | None
     turning_batch_uncached: int | None
     kv_share: float
