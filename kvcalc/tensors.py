@@ -10,7 +10,8 @@ from kvcalc.layers import Frozen, ModelSpec, Size
 
 class Tensor(Frozen):
     """Weights of one name. `layers` are the decoder layers that have it, each with `copies` (experts; the layers of a tower), of which one token
-    passes `used`; no layers: it stands outside of them. A `*` in the name stands for a layer, then for a copy.
+    passes `used` (0: it is loaded and no token passes it; more than there are: some twice); no layers: it stands outside of them. A token chooses evenly
+    among the copies and `empty` ones, which hold and compute nothing. A `*` in the name stands for a layer, then for a copy.
 
     `split` is what tensor parallelism divides: the rows or the columns (in `parts` equal pieces, single ones where None), the rows of a vocabulary, or
     nothing (a whole copy on each GPU). `dtype` is "model" (the dtype that the model is stored in) or the name of a packing. A matrix or convolution that
@@ -23,6 +24,7 @@ class Tensor(Frozen):
     layers: tuple[int, ...] = ()
     copies: Size = 1
     used: Annotated[int, Field(ge=0)] = 1
+    empty: Annotated[int, Field(ge=0)] = 0
     split: Literal["rows", "cols", "vocab", "replicated"] = "replicated"
     parts: Size | None = None
     role: Literal["embedding", "head", "attention", "recurrent", "mlp", "shared", "expert", "linear", "router", "unquantized", "norm", "buffer", "other"] = (

@@ -63,6 +63,13 @@ def test_parameters_in_all_and_of_one_token(model: str, counts: tuple[int, int])
     assert (sum(tensor.elements * tensor.number for tensor in tensors), active) == counts
 
 
+def test_parameters_of_a_narrow_embedding() -> None:
+    """OPT-350m embeds 512 features and computes with 1024, its norms stand behind attention and MLP: 331,196,416 in its checkpoint."""
+    layers = {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024, "ffn_dim": 4096, "do_layer_norm_before": False}
+    fields = {"model_type": "opt", "vocab_size": 50272, "word_embed_proj_dim": 512, "max_position_embeddings": 2048, **layers}
+    assert read_config(fields).facts.parameters == 331_196_416
+
+
 # One GPU's part, by hand: Llama-3-8B has 32 layers, 4096 features, 32 heads and 8 KV heads of 128, an MLP of 14336, 128256 words.
 NORMS = 65 * 4096
 

@@ -1,7 +1,8 @@
 """What a server computes and moves for a prompt (prefill) and for one more token of each request (decode): FLOPs and bytes of one GPU, in integers.
 
 FLOPs are those of products alone, two for each multiplication that is added up: matrices, scores and values of attention, outer products and reads of
-recurrent states. Softmax, norms, activations, rotations and sampling are not counted. A prompt's scores are counted once for each pair of tokens that
+recurrent states. Softmax, norms, activations, rotations, mixing of residual streams and sampling are not counted, nor is an encoder, or K and V of what
+it puts out. A prompt's scores are counted once for each pair of tokens that
 is not masked, a query's scores over a latent as they are computed without expanding it (decode), or over the heads that it expands to (prefill).
 """
 
@@ -46,7 +47,7 @@ class CacheCosts(NamedTuple):
 
 
 class Experts(NamedTuple):
-    """Matrices of which each token uses `used` of `copies`; `size_bytes` of all of them on a GPU."""
+    """Matrices of which each token uses `used` of `copies`, some of which may hold nothing; `size_bytes` of all of them on a GPU."""
 
     copies: int
     used: int
@@ -111,15 +112,16 @@ def costs(spec: WeighedModel, kv_dtype: KvDtype, options: Options) -> Costs:
             embedding_row_bytes += row_bytes(each, model)
             if not tied or not _is_head(tensor, held):
                 continue
+        among = tensor.copies + tensor.empty
         if tensor.role == "expert":
-            key = tensor.copies, tensor.used
+            key = among, tensor.used
             experts[key] = experts.get(key, 0) + each.size_bytes
-        else:
+        elif tensor.used:
             weight_bytes += each.size_bytes
         if tensor.role in ("head", "embedding"):
             sample_flops[stored] += 2 * each.elements
         elif tensor.role in MULTIPLIED and len(tensor.shape) > 1:
-            token_flops[stored] += 2 * each.elements * tensor.used // tensor.copies
+            token_flops[stored] += 2 * each.elements * tensor.used // among
     reduced = [_reduced(spec, roles) for roles in REDUCED] if options.tp > 1 else []
     return Costs(
         token_flops=dict(token_flops),

@@ -178,8 +178,10 @@ def decoder_tensors(recipe: Recipe, config: Config, layers: tuple[Layer, ...], a
     """The tensors of a language model whose `layers` are known. Raises KvcalcError for a width that is not stated."""
     shapes, hidden, count = Shapes(), config.size(*HIDDEN), len(layers)
     vocabulary = config.size(*recipe.vocabulary)
+    narrow = config.optional("word_embed_proj_dim")
+    embedded = hidden if narrow is None else narrow
     if recipe.embeds:
-        shapes.add("embed_tokens", vocabulary, hidden, split="vocab", role="embedding")
+        shapes.add("embed_tokens", vocabulary, embedded, split="vocab", role="embedding")
     if recipe.whole is None:
         _mixers(shapes, config, recipe, layers, hidden)
     else:
@@ -192,7 +194,7 @@ def decoder_tensors(recipe: Recipe, config: Config, layers: tuple[Layer, ...], a
         shapes.norm(recipe.final, hidden, bias=recipe.norm_bias)
     for extra in recipe.extra:
         extra(shapes, config, hidden, count)
-    _head(shapes, config, recipe, architectures, vocabulary=vocabulary, hidden=hidden)
+    _head(shapes, config, recipe, architectures, vocabulary=vocabulary, hidden=hidden, embedded=embedded)
     return tuple(shapes.found)
 
 
@@ -215,7 +217,7 @@ def _draft_tensors(recipe: Recipe, config: Config, layers: tuple[Layer, ...]) ->
     return tuple(shapes.found)
 
 
-def _head(shapes: Shapes, config: Config, recipe: Recipe, architectures: tuple[str, ...], *, vocabulary: int, hidden: int) -> None:
+def _head(shapes: Shapes, config: Config, recipe: Recipe, architectures: tuple[str, ...], *, vocabulary: int, hidden: int, embedded: int) -> None:
     """The head over the vocabulary, over the labels of a classifier, or none: a bare model, or one that shares its embedding."""
     first = architectures[0] if architectures else ""
     if first.endswith(("ForSequenceClassification", "ForTokenClassification")):
@@ -226,7 +228,7 @@ def _head(shapes: Shapes, config: Config, recipe: Recipe, architectures: tuple[s
         return
     bare = first.endswith("Model") and not first.endswith(("LMHeadModel", "ChatGLMModel"))
     if not bare and not config.flag("tie_word_embeddings", absent=recipe.tied):
-        shapes.linear("lm_head", vocabulary, hidden, split="vocab", role="head", bias=holds(config, recipe.head_bias))
+        shapes.linear("lm_head", vocabulary, embedded, split="vocab", role="head", bias=holds(config, recipe.head_bias))
 
 
 class _Mixed(NamedTuple):
@@ -275,6 +277,19 @@ def _project(shapes: Shapes, config: Config, recipe: Recipe, cache: Cache, *, hi
 def _positions(rows: tuple[str, ...], extra: int = 0) -> Extra:
     """Learned positions."""
     return lambda shapes, config, hidden, _count: shapes.add("embed_positions", config.size(*rows) + extra, hidden)
+
+
+def _opt(shapes: Shapes, config: Config, hidden: int, count: int) -> None:
+    """OPT: learned positions, two matrices around an embedding that is narrower than the hidden features, and a last norm unless norms stand behind
+    attention and MLP (transformers 5.24.0, modeling_opt.py).
+    """
+    _positions(("max_position_embeddings",), extra=2)(shapes, config, hidden, count)
+    embedded = config.optional("word_embed_proj_dim")
+    if embedded is not None and embedded != hidden:
+        shapes.linear("project_in", hidden, embedded)
+        shapes.linear("project_out", embedded, hidden)
+    if config.flag("do_layer_norm_before", absent=True) and not config.flag("_remove_final_layer_norm", absent=False):
+        shapes.norm("norm", hidden, bias=True)
 
 
 def _embedding_norm(shapes: Shapes, _config: Config, hidden: int, _count: int) -> None:
@@ -601,7 +616,7 @@ RECIPES: Final[dict[str, Recipe]] = {
     "olmo2": Recipe(attention=Attention(qk_norm="full"), norms=("post_attention_layernorm", "post_feedforward_layernorm")),
     "olmo3": Recipe(attention=Attention(qk_norm="full"), norms=("post_attention_layernorm", "post_feedforward_layernorm")),
     "olmoe": Recipe(attention=Attention(qk_norm="full"), feed_forward=Moe(experts=("num_experts",), width=("intermediate_size",))),
-    "opt": LAYER_NORM_PLAIN._replace(extra=(_positions(("max_position_embeddings",), extra=2),)),
+    "opt": LAYER_NORM_PLAIN._replace(final="", extra=(_opt,)),
     "phi3": MISTRAL,
     "phimoe": Recipe(
         attention=Attention(qkv_bias="attention_bias", o_bias="attention_bias"),

@@ -22,12 +22,23 @@ def holds(config: Config, flag: Flag) -> bool:
 
 
 def mlp(
-    shapes: Shapes, name: str, hidden: int, width: int, *, at: At, gated: bool = True, bias: bool = False, role: Role = "mlp", copies: int = 1, used: int = 1
+    shapes: Shapes,
+    name: str,
+    hidden: int,
+    width: int,
+    *,
+    at: At,
+    gated: bool = True,
+    bias: bool = False,
+    role: Role = "mlp",
+    copies: int = 1,
+    used: int = 1,
+    empty: int = 0,
 ) -> None:
     """Gate, up and down projections; without a gate two matrices."""
     for part in ("gate_proj", "up_proj") if gated else ("up_proj",):
-        shapes.linear(f"{name}.{part}", width, hidden, at=at, split="rows", bias=bias, role=role, copies=copies, used=used)
-    shapes.linear(f"{name}.down_proj", hidden, width, at=at, split="cols", bias=bias, role=role, copies=copies, used=used)
+        shapes.linear(f"{name}.{part}", width, hidden, at=at, split="rows", bias=bias, role=role, copies=copies, used=used, empty=empty)
+    shapes.linear(f"{name}.down_proj", hidden, width, at=at, split="cols", bias=bias, role=role, copies=copies, used=used, empty=empty)
 
 
 def every(_config: Config, count: int) -> At:

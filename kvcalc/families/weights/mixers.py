@@ -24,16 +24,20 @@ class Attention(NamedTuple):
     name: str = "self_attn"
 
 
-def attention(shapes: Shapes, config: Config, how: Attention, cache: Cache, *, hidden: int, at: At, reads: bool = False, v_is_k: bool = False) -> None:
-    """K and V heads shared by query heads. A layer that `reads` another's cache projects to Q alone; with `v_is_k` one matrix makes both."""
+def attention(
+    shapes: Shapes, config: Config, how: Attention, cache: Cache, *, hidden: int, at: At, reads: bool = False, v_is_k: bool = False, passes_kv: bool = True
+) -> None:
+    """K and V heads shared by query heads. A layer that `reads` another's cache projects to Q alone; with `v_is_k` one matrix makes both. Without
+    `passes_kv` the projections to K and V are there, and no token of the request passes them.
+    """
     k, v = cache.planes
-    heads = cache.query_heads or k.heads
+    heads, used = cache.query_heads or k.heads, int(passes_kv)
     name, bias = f"layers.*.{how.name}", holds(config, how.qkv_bias)
     shapes.linear(f"{name}.q_proj", heads * k.width * (2 if how.gated == "q" else 1), hidden, at=at, split="rows", parts=heads, bias=bias, role="attention")
     if not reads:
-        shapes.linear(f"{name}.k_proj", k.heads * k.width, hidden, at=at, split="rows", parts=k.heads, bias=bias, role="attention")
+        shapes.linear(f"{name}.k_proj", k.heads * k.width, hidden, at=at, split="rows", parts=k.heads, bias=bias, role="attention", used=used)
         if not v_is_k:
-            shapes.linear(f"{name}.v_proj", v.heads * v.width, hidden, at=at, split="rows", parts=v.heads, bias=bias, role="attention")
+            shapes.linear(f"{name}.v_proj", v.heads * v.width, hidden, at=at, split="rows", parts=v.heads, bias=bias, role="attention", used=used)
     shapes.linear(f"{name}.o_proj", hidden, heads * v.width, at=at, split="cols", parts=heads, bias=holds(config, how.o_bias), role="attention")
     if how.gated in ("own", "head"):
         shapes.linear(f"{name}.g_proj", heads * (k.width if how.gated == "own" else 1), hidden, at=at, split="rows", parts=heads, role="attention")

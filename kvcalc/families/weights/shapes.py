@@ -27,6 +27,7 @@ class Shapes:
         role: Role = "other",
         copies: int = 1,
         used: int | None = None,
+        empty: int = 0,
         dtype: str = "model",
     ) -> None:
         """One tensor; every copy is used unless `used` says how many."""
@@ -37,6 +38,7 @@ class Shapes:
                 layers=at,
                 copies=copies,
                 used=copies if used is None else used,
+                empty=empty,
                 split=split,
                 parts=parts,
                 role=role,
@@ -58,10 +60,11 @@ class Shapes:
         role: Role = "linear",
         copies: int = 1,
         used: int | None = None,
+        empty: int = 0,
         dtype: str = "model",
     ) -> None:
         """A matrix from `into` features to `out`, and its bias, which is divided as its rows are."""
-        self.add(name, out, into, at=at, split=split, parts=parts, role=role, copies=copies, used=used, dtype=dtype)
+        self.add(name, out, into, at=at, split=split, parts=parts, role=role, copies=copies, used=used, empty=empty, dtype=dtype)
         if bias:
             along = split == "rows"
             self.add(f"{name}.bias", out, at=at, split="rows" if along else "replicated", parts=parts if along else None, role="norm", copies=copies, used=used)

@@ -65,11 +65,11 @@ def _per_layer_embedding(shapes: Shapes, config: Config, hidden: int, at: At) ->
 
 def gemma3n(shapes: Shapes, config: Config, hidden: int, layers: tuple[Layer, ...]) -> None:
     """Gemma 3n: alternating updates of several residual streams, a low-rank path beside attention (transformers 5.24.0, modeling_gemma3n.py). A layer
-    that reads another's cache has projections to K and V all the same.
+    that reads another's cache has projections to K and V all the same, which no token passes.
     """
     whole, how = every(config, len(layers)), Attention(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
-    for (cache, _), at in attended(layers).items():
-        attention(shapes, config, how, cache, hidden=hidden, at=at)
+    for (cache, reads), at in attended(layers).items():
+        attention(shapes, config, how, cache, hidden=hidden, at=at, passes_kv=not reads)
     widths = config.numbers("intermediate_size") if isinstance(config.get("intermediate_size"), list) else (config.size("intermediate_size"),) * len(layers)
     if widths is None or len(widths) != len(layers):
         raise config.error(f"contradictory numbers: intermediate_size does not name a width for each of {len(layers)} layers")
@@ -79,7 +79,7 @@ def gemma3n(shapes: Shapes, config: Config, hidden: int, layers: tuple[Layer, ..
     shapes.add("layers.*.altup.correct_output_scale", hidden, at=whole)
     shapes.linear("layers.*.altup.correction_coefs", streams, streams, at=whole, role="unquantized")
     shapes.linear("layers.*.altup.prediction_coefs", streams**2, streams, at=whole, role="unquantized")
-    shapes.linear("layers.*.altup.modality_router", streams, hidden, at=whole, role="router")
+    shapes.linear("layers.*.altup.modality_router", streams, hidden, at=whole, role="router", used=2)  # to predict, and to correct
     shapes.norm("layers.*.altup.router_norm", hidden, at=whole)
     shapes.linear("layers.*.laurel.linear_left", rank, hidden, at=whole)
     shapes.linear("layers.*.laurel.linear_right", hidden, rank, at=whole)
@@ -244,7 +244,7 @@ def mllama(shapes: Shapes, config: Config, hidden: int, layers: tuple[Layer, ...
     for (cache, _), at in attended(layers).items():
         crossed = cache.retention.kind == "encoder"
         how = Attention(qk_norm="head" if crossed else "", name="cross_attn" if crossed else "self_attn")
-        attention(shapes, config, how, cache, hidden=hidden, at=at)
+        attention(shapes, config, how, cache, hidden=hidden, at=at, passes_kv=not crossed)
         if crossed:
             shapes.add("layers.*.cross_attn_attn_gate", 1, at=at)
             shapes.add("layers.*.cross_attn_mlp_gate", 1, at=at)
@@ -355,7 +355,8 @@ def longcat(shapes: Shapes, config: Config, hidden: int, count: int) -> None:
     at = every(config, count)
     experts, empty = config.size("n_routed_experts"), config.size("zero_expert_num", minimum=0)
     mlp(shapes, "layers.*.mlps.*", hidden, config.size("ffn_hidden_size"), at=at, copies=2, used=2)
-    mlp(shapes, "layers.*.mlp.experts.*", hidden, config.size("expert_ffn_hidden_size"), at=at, role="expert", copies=experts, used=config.size("moe_topk"))
+    width, used = config.size("expert_ffn_hidden_size"), config.size("moe_topk")
+    mlp(shapes, "layers.*.mlp.experts.*", hidden, width, at=at, role="expert", copies=experts, used=used, empty=empty)
     shapes.linear("layers.*.mlp.router.classifier", experts + empty, hidden, at=at, role="router")
     shapes.add("layers.*.mlp.router.e_score_correction_bias", experts + empty, at=at, role="buffer", dtype="fp32")
 
