@@ -40,6 +40,8 @@ SCAN_CHUNK = 16
 IMAGE_ROWS = 40
 TOLERANCE = 0.01
 """For what is not counted: rotations, and the sum over the heads of an indexer."""
+MATRICES = 0.001
+"""Less than a router among matrices takes, of which none is left out."""
 
 
 class Flops(NamedTuple):
@@ -551,7 +553,7 @@ def test_flops_are_those_that_torch_counts(row: Row, moment: str) -> None:
     right, answer = found.prompt if moment == "prompt" else found.step, expected(row, read_config(found.config), prompt=moment == "prompt")
     assert sum(answer) == pytest.approx(sum(right), rel=TOLERANCE)
     if not row.mixed:
-        assert answer.matrices == pytest.approx(right.matrices, rel=TOLERANCE)
+        assert answer.matrices == pytest.approx(right.matrices, rel=MATRICES)
         assert answer.products == pytest.approx(right.products, rel=TOLERANCE)
 
 
@@ -683,3 +685,11 @@ def test_experts_that_hold_nothing_compute_nothing() -> None:
     twelve = costs(read_config(stated | {"zero_expert_num": 256, "moe_topk": 12}), BF16, Options())
     assert sum(twelve.token_flops.values()) - sum(eight.token_flops.values()) == 2 * 256 * 256
     assert distinct_bytes(twelve.experts[0], 1) == distinct_bytes(eight.experts[0], 1)
+
+
+def test_matrices_that_no_token_passes_are_neither_multiplied_nor_read() -> None:
+    """Gemma 3n loads K and V of its two layers that read another's cache, 64 x 256 each of 2 bytes, and a token passes them in no layer that does so."""
+    fields = {**SMALL, **next(row.fields for row in ROWS if row.model_type == "gemma3n_text"), "model_type": "gemma3n_text", "dtype": "bfloat16", "altup_num_inputs": 4}
+    shared, own = (costs(read_config({**fields, "num_kv_shared_layers": number}), BF16, Options()) for number in (2, 0))
+    assert own.weight_bytes - shared.weight_bytes == 2 * 2 * 64 * 256 * 2
+    assert sum(own.token_flops.values()) - sum(shared.token_flops.values()) == 2 * 2 * 64 * 256 * 2
