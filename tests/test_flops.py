@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import combinations, product
 from math import isqrt
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -52,7 +52,7 @@ class Flops(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A small model: what its config has beside SMALL (None: not that key), and what transformers computes beyond the work, or leaves out, for so many
+    """A small model: what its config has beside SMALL, and what transformers computes beyond the work, or leaves out, for so many
     new tokens. `mixed`: its torch code multiplies some matrices as batches, which the counter cannot tell from activations.
     """
 
@@ -67,6 +67,8 @@ class Row(NamedTuple):
         return f"{self.model_type} {self.variant}".strip()
 
 
+ABSENT: Final = object()
+"""A key of SMALL that a config does not have."""
 SMALL: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 256,
@@ -81,14 +83,14 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
     "tie_word_embeddings": False,
 }
-EVERY_HEAD: dict[str, Any] = {"num_key_value_heads": None, "head_dim": None}
+EVERY_HEAD: dict[str, Any] = {"num_key_value_heads": ABSENT, "head_dim": ABSENT}
 FIRST: dict[str, Any] = {**EVERY_HEAD, "n_embd": 256, "n_layer": 2, "n_head": 8, "n_inner": 512, "n_positions": 128}
 """Names of the first decoders."""
 MOE: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}
 DEEPSEEK_MOE: dict[str, Any] = {**MOE, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
 MLA: dict[str, Any] = {
     "num_key_value_heads": 8,
-    "head_dim": None,
+    "head_dim": ABSENT,
     "kv_lora_rank": 64,
     "q_lora_rank": 96,
     "qk_nope_head_dim": 32,
@@ -115,7 +117,7 @@ MAMBA2: dict[str, Any] = {
 }
 NEMOTRON: dict[str, Any] = {
     **DEEPSEEK_MOE,
-    "num_hidden_layers": None,
+    "num_hidden_layers": ABSENT,
     "layers_block_type": ["mamba", "moe", "attention", "mlp"],
     "moe_shared_expert_intermediate_size": 128,
     "mamba_num_heads": 8,
@@ -188,7 +190,7 @@ ROWS = [
         {**EVERY_HEAD, "multi_query": False, "parallel_attn": False, "new_decoder_architecture": False, "alibi": True, "bias": True},
         variant="of many heads, one block after the other",
     ),
-    Row("bloom", {**EVERY_HEAD, "n_layer": 2, "n_head": 8, "intermediate_size": None}),
+    Row("bloom", {**EVERY_HEAD, "n_layer": 2, "n_head": 8, "intermediate_size": ABSENT}),
     Row("opt", {**EVERY_HEAD, "ffn_dim": 512, "word_embed_proj_dim": 256}),
     Row("opt", {**EVERY_HEAD, "ffn_dim": 512, "word_embed_proj_dim": 64}, variant="with a narrow embedding"),
     Row("gpt2", FIRST),
@@ -197,7 +199,7 @@ ROWS = [
     Row("gpt_bigcode", FIRST),
     Row("gpt_bigcode", {**FIRST, "multi_query": False}, variant="with every head"),
     Row("gpt_neox", EVERY_HEAD),
-    Row("mpt", {**EVERY_HEAD, "d_model": 256, "n_heads": 8, "n_layers": 2, "max_seq_len": 128, "intermediate_size": None}),
+    Row("mpt", {**EVERY_HEAD, "d_model": 256, "n_heads": 8, "n_layers": 2, "max_seq_len": 128, "intermediate_size": ABSENT}),
     Row("biogpt", EVERY_HEAD),
     Row("persimmon", EVERY_HEAD),
     Row("nemotron", {}),
@@ -301,7 +303,7 @@ ROWS = [
     ),
     Row("laguna", {**MOE, **SLIDES, "num_experts": 8, "shared_expert_intermediate_size": 128}),
     Row("mimo_v2_flash", {**MOE, **SLIDES, "n_routed_experts": 8, "v_head_dim": 24, "n_group": 1, "topk_group": 1}),
-    Row("solar_open", {**DEEPSEEK_MOE, "first_k_dense_replace": None}),
+    Row("solar_open", {**DEEPSEEK_MOE, "first_k_dense_replace": ABSENT}),
     Row("olmoe", {"num_experts": 8, "num_experts_per_tok": 2}),
     Row("phimoe", LOCAL),
     Row("minimax_m2", LOCAL),
@@ -334,7 +336,7 @@ ROWS = [
         "longcat_flash",
         {
             **MLA,
-            "num_hidden_layers": None,
+            "num_hidden_layers": ABSENT,
             "head_dim": 16,
             "num_layers": 2,
             "ffn_hidden_size": 512,
@@ -383,7 +385,7 @@ ROWS = [
         mixed_streams(4, times=2),
         mixed=True,
     ),
-    Row("mllama_text_model", {"cross_attention_layers": [1], "num_hidden_layers": 3, "head_dim": None}, image_rows),
+    Row("mllama_text_model", {"cross_attention_layers": [1], "num_hidden_layers": 3, "head_dim": ABSENT}, image_rows),
     Row("qwen3_next", {**DELTA, **MOE, "num_experts": 8, "shared_expert_intermediate_size": 128}),
     Row("qwen3_next", {**DELTA, **MOE, "num_experts": 8, "shared_expert_intermediate_size": 128, "decoder_sparse_step": 2}, variant="with dense layers"),
     Row("qwen3_5_text", DELTA),
@@ -431,7 +433,7 @@ ROWS = [
     Row("minimax", {**LOCAL, "layer_types": ["linear_attention", "full_attention"], "block_size": SCAN_CHUNK}),
     Row(
         "recurrent_gemma",
-        {"num_hidden_layers": 3, "attention_window_size": 24, "lru_width": 256, "num_key_value_heads": 1, "head_dim": None},
+        {"num_hidden_layers": 3, "attention_window_size": 24, "lru_width": 256, "num_key_value_heads": 1, "head_dim": ABSENT},
         mixed=True,
     ),
 ]
@@ -512,7 +514,7 @@ def counted(name: str) -> Counted:
     transformers: Any = import_module("transformers")
     row = next(row for row in ROWS if row.name == name)
     model_type = row.model_type
-    fields = {key: value for key, value in (SMALL | row.fields).items() if value is not None}
+    fields = {key: value for key, value in (SMALL | row.fields).items() if value is not ABSENT}
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # they are those of transformers
         torch.manual_seed(0)
@@ -680,7 +682,7 @@ def test_tensor_parallelism_divides_the_work(tp: int) -> None:
 def test_experts_that_hold_nothing_compute_nothing() -> None:
     """LongCat-Flash: a token takes 12 of 512 experts and 256 empty ones, 8 that compute in the mean; the router scores all 768."""
     fields = {**SMALL, **next(row.fields for row in ROWS if row.model_type == "longcat_flash"), "model_type": "longcat_flash", "num_layers": 1}
-    stated = {name: value for name, value in fields.items() if value is not None} | {"n_routed_experts": 512}
+    stated = {name: value for name, value in fields.items() if value is not ABSENT} | {"n_routed_experts": 512}
     eight = costs(read_config(stated | {"zero_expert_num": 0, "moe_topk": 8}), BF16, Options())
     twelve = costs(read_config(stated | {"zero_expert_num": 256, "moe_topk": 12}), BF16, Options())
     assert sum(twelve.token_flops.values()) - sum(eight.token_flops.values()) == 2 * 256 * 256
@@ -689,7 +691,13 @@ def test_experts_that_hold_nothing_compute_nothing() -> None:
 
 def test_matrices_that_no_token_passes_are_neither_multiplied_nor_read() -> None:
     """Gemma 3n loads K and V of its two layers that read another's cache, 64 x 256 each of 2 bytes, and a token passes them in no layer that does so."""
-    fields = {**SMALL, **next(row.fields for row in ROWS if row.model_type == "gemma3n_text"), "model_type": "gemma3n_text", "dtype": "bfloat16", "altup_num_inputs": 4}
+    fields = {
+        **SMALL,
+        **next(row.fields for row in ROWS if row.model_type == "gemma3n_text"),
+        "model_type": "gemma3n_text",
+        "dtype": "bfloat16",
+        "altup_num_inputs": 4,
+    }
     shared, own = (costs(read_config({**fields, "num_kv_shared_layers": number}), BF16, Options()) for number in (2, 0))
     assert own.weight_bytes - shared.weight_bytes == 2 * 2 * 64 * 256 * 2
     assert sum(own.token_flops.values()) - sum(shared.token_flops.values()) == 2 * 2 * 64 * 256 * 2
