@@ -57,6 +57,8 @@ ALLOWED = {
     },
     "gpus": {"efficiency", "engines", "layers", "machine", "nvml", "results", "units", "errors"},
     "sweep": {"budget", "fit", "layers", "results", "errors"},
+    "prefix": {"prefix", "engines", "estimate", "fit", "layers", "results", "units", "errors"},
+    "prompts": {"prefix", "results", "errors"},
     "listing": {"engines", "presets", "packing", "results", "errors"},
     "hub": {"__init__", "errors", "units"},
     "safetensors": {"units", "errors"},
@@ -98,6 +100,8 @@ ALLOWED = {
         "layers",
         "listing",
         "machine",
+        "prefix",
+        "prompts",
         "quantizations",
         "render",
         "results",
@@ -118,6 +122,7 @@ HOMES = {
     "huggingface_hub": {"hub"},
     "torch": {"verify"},
     "transformers": {"verify"},
+    "tokenizers": {"prompts"},
 }
 PURE = {
     "layers",
@@ -144,6 +149,7 @@ PURE = {
     "speed",
     "sweep",
     "charts",
+    "prefix",
     "listing",
     "results",
     "safetensors",

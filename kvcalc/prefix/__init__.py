@@ -1,0 +1,1 @@
+"""Prompts that should share a prefix: what a cache of blocks holds of them, and where they stop to agree."""
