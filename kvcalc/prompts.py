@@ -45,7 +45,6 @@ class PromptFile:
 
     def __init__(self, name: str, *, form: Form | None, strict: bool, progress: Callable[[int, int], None] | None = None) -> None:
         self.name = "standard input" if name == STDIN else name
-        self.again = name != STDIN
         self._path = None if name == STDIN else Path(name).expanduser()
         self._strict = strict
         self._progress = progress
@@ -53,6 +52,8 @@ class PromptFile:
         self._first: Reading | None = None
         if self._path is not None:
             self._check(self._path)
+        self.again = self._path is not None and self._path.is_file()
+        """Whether it can be read twice: a pipe cannot, under whatever name."""
 
     @property
     def reading(self) -> Reading:
@@ -196,9 +197,9 @@ def _form_of(lines: Sequence[bytes]) -> Form:
 
 def _value(text: str) -> object:
     try:
-        return json.loads(text)
+        return json.loads(text.strip())
     except json.JSONDecodeError as error:
-        raise RecordError(f"not JSON from column {error.colno} on") from None
+        raise RecordError(f"not JSON from character {error.pos + 1} on") from None
     except (ValueError, RecursionError):
         raise RecordError("JSON with numbers or nesting beyond reason") from None
 
@@ -233,6 +234,9 @@ def load_tokenizer(name: str) -> Encode:
     tokenizer.no_padding()
 
     def encode(texts: Sequence[str]) -> list[bytes]:
-        return [array("I", each.ids).tobytes() for each in tokenizer.encode_batch(list(texts))]
+        try:
+            return [array("I", each.ids).tobytes() for each in tokenizer.encode_batch(list(texts))]
+        except Exception:  # noqa: BLE001 (as above; what it says may quote the prompt)
+            raise KvcalcError(f"{str(path)[:200]} cannot encode one of the prompts", hint="is it the tokenizer of the model that they are for?") from None
 
     return encode

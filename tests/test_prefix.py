@@ -1,4 +1,4 @@
-"""What prompts share: the cache against a list of blocks, breaks against those that were reported in public, files of every kind, and no word of a prompt shown."""
+"""What prompts share: the cache against a list of blocks, breaks against those of public reports, files of every kind, and no word of a prompt shown."""
 
 import gzip
 import json
@@ -26,8 +26,8 @@ from kvcalc.prefix.kinds import masked
 from kvcalc.prefix.prompt import Prompt, RecordError, from_record, plain
 from kvcalc.prefix.sharing import Held, Rules, shared
 from kvcalc.prompts import PromptFile, encode_bytes
-from kvcalc.results.prefix import Prefix, Rate
 from kvcalc.render.prefix import percent
+from kvcalc.results.prefix import Prefix, Rate
 from tests.command import kvcalc
 
 Chain = tuple[bytes, ...]
@@ -43,8 +43,8 @@ class Blocks:
         self.users: dict[Chain, int] = {}
         self.number = 0
 
-    def add(self, blocks: Sequence[bytes], partly: int) -> int:
-        chains: list[Chain] = [tuple(blocks[: index + 1]) for index in range(len(blocks))]
+    def add(self, blocks: Sequence[bytes], partly: int, space: bytes) -> int:
+        chains: list[Chain] = [(space, *blocks[: index + 1]) for index in range(len(blocks))]
         found = 0
         while found < len(chains) and chains[found] in self.queue:
             found += 1
@@ -66,12 +66,16 @@ FEW_BLOCKS = st.lists(st.integers(0, 2), max_size=6)
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(FEW_BLOCKS, st.integers(0, 1)), max_size=25), st.one_of(st.none(), st.integers(7, 20)), st.sampled_from([1, 2, 16]))
-def test_the_cache_is_a_list_of_blocks(given_prompts: list[tuple[list[int], int]], capacity: int | None, block: int) -> None:
+@given(
+    st.lists(st.tuples(FEW_BLOCKS, st.integers(0, 1), st.sampled_from([b"", b"", b"a"])), max_size=25),
+    st.one_of(st.none(), st.integers(7, 20)),
+    st.sampled_from([1, 2, 16]),
+)
+def test_the_cache_is_a_list_of_blocks(given_prompts: list[tuple[list[int], int, bytes]], capacity: int | None, block: int) -> None:
     cache, plainly = PrefixCache(digest_bytes(block), capacity), Blocks(capacity)
-    for numbers, partly in given_prompts:
+    for numbers, partly, space in given_prompts:
         blocks = [array("I", [number] * block).tobytes() for number in numbers]
-        assert cache.add(digests(b"".join(blocks), block), partly) == plainly.add(blocks, partly)
+        assert cache.add(digests(b"".join(blocks), block), partly, space) == plainly.add(blocks, partly, space)
     if capacity is None:
         assert cache.new_blocks == len(plainly.ever)
         assert cache.shared_blocks == sum(users > 1 for users in plainly.users.values())
@@ -183,13 +187,29 @@ def test_blocks_end_where_the_plan_says(name: str) -> None:
     assert found == plan.pools[0].unit_rows
 
 
+@pytest.mark.parametrize(
+    ("engine", "options", "tokens"),
+    [
+        ("sglang", Options(), 1),
+        ("sglang", Options(block_size=64), 64),
+        ("trtllm", Options(), 32),
+        ("vllm", Options(), 16),
+        ("vllm", Options(block_size=32), 32),
+        ("vllm", Options(tp=16, dcp=2), 32),
+    ],
+)
+def test_blocks_of_other_engines_and_of_shared_tokens(engine: str, options: Options, tokens: int) -> None:
+    """SGLang's page; TensorRT-LLM's tokens_per_block; with --dcp 2 a block has its tokens on two GPUs."""
+    assert block_tokens(find_engine(engine).plan(load_model("llama-3-8b").spec, options)) == tokens
+
+
 # Breaks
 
 SYSTEM = (
-    "You are a careful assistant of a company that sells garden tools.\nAnswer in the language of the question, briefly, and never promise a date of delivery.\n"
+    "You are a careful assistant of a company that sells garden tools.\nAnswer in the language of the question, briefly, and never promise a day of delivery.\n"
     "If a question is about prices, look at the list below and quote it word for word.\nIf it is about anything else, say that a colleague will write back.\n"
 )
-WORDS = "spade rake hoe barrow fork shears trowel hose bucket gloves twine seeds lamp ladder broom saw axe file rope net".split()
+WORDS = """spade rake hoe barrow fork shears trowel hose bucket gloves twine seeds lamp ladder broom saw axe file rope net""".split()  # noqa: SIM905 (words)
 
 
 def chats(start: Callable[[random.Random], str], count: int = 40, after: str = SYSTEM) -> list[Prompt]:
@@ -252,8 +272,8 @@ BREAKS: list[tuple[str, Callable[[random.Random], str], int]] = [
     ("user name", lambda made: f"You help the user {made.choice(WORDS).title()} {made.choice(WORDS).title()}\n", 1),
     ("secret", lambda made: f"Use sk-{made.getrandbits(100):x} for calls\n", 1),
     ("secret", lambda made: f"Authorization: Bearer {made.getrandbits(100):x}\n", 1),
-    ("reasoning block", lambda made: made.choice(["", "<think>\n\n</think>\n"]) + "", 1),
-    ("white space", lambda made: "Rules" + " " * made.randrange(3) + "\n", 1),
+    ("reasoning block", lambda made: made.choice(["", f"<think>\n{' '.join(made.sample(WORDS, 4))}\n</think>\n"]), 1),
+    ("white space", lambda made: "Rules" + " " * made.randrange(30) + "\n", 1),
     ("order of tools", tools_in_any_order, 1),
     ("order of keys", keys_in_any_order, 1),
     ("order of lines", lines_in_any_order, 1),
@@ -278,7 +298,7 @@ def test_what_breaks_sharing_is_named_and_what_it_costs(kind: str, start: Callab
 
 
 def test_the_date_in_line_1() -> None:
-    """100 prompts of 800 equal characters behind a date of their own: 1 + 800 / 4 tokens, of which 50 blocks of 16 minus those of the seam are found 99 times."""
+    """100 prompts of 800 equal characters behind a date of their own: 1 + 800 / 4 tokens, of which 12 blocks of 16 are found 99 times."""
     given = [plain(f"2031-{month:02d}-{date:02d} {'The same words for all of them. ' * 25}") for month in range(1, 11) for date in range(11, 21)]
     breaks = found_in(given)
     (found,) = breaks.found
@@ -306,16 +326,15 @@ def test_two_breaks_of_which_neither_is_worth_moving_alone() -> None:
     breaks = found_in(
         chats(
             lambda made: (
-                f"Current date: 2031-02-{day(made)}\nAll of this line is alike, in each and every one of the prompts that there are.\n"
-                f"request id: {made.randrange(10**6)}\n"
+                f"The time is {clock(made)}.\nAll of this line is alike, in each one of all the prompts that there are.\nrequest id: {made.randrange(10**6)}\n"
             ),
             200,
         )
     )
-    assert {each.kinds for each in breaks.found} == {("date",), ("id",)}
+    assert {each.kinds for each in breaks.found} == {("time stamp",), ("id",)}
     by_kind = {each.kinds[0]: each for each in breaks.found}
     assert by_kind["id"].moved.hit_rate < breaks.all_moved.hit_rate - 0.1
-    assert (by_kind["date"].line, by_kind["id"].line) == (1, 3)
+    assert (by_kind["time stamp"].line, by_kind["id"].line) == (1, 3)
 
 
 def test_questions_at_the_end_are_no_break() -> None:
@@ -356,7 +375,7 @@ def test_moving_keeps_every_character(seed: int) -> None:
         ("2031-02-03T04:05:06Z", "####-##-##T##:##:##Z".replace("T", "x").replace("Z", "x")),
         ("sk-abcDEF123456", "xx-xxx…"),
         ("Anna", "xxxx"),
-        ("a\x1b[31mb\n  c", "x?[xxx x"),
+        ("a\x1b[31mb\n  c", "x?[xxxx x"),
         ("Übermäßig 12", "xxx… ##"),
         ("1" * 100, "#" * 23 + "…"),
         ("", ""),
@@ -447,6 +466,16 @@ def test_token_ids_are_taken_as_they_are() -> None:
     assert [each.ids for each in from_record({"prompt": [[1], [2]]})] == [array("I", [1]).tobytes(), array("I", [2]).tobytes()]
 
 
+def test_another_model_or_salt_shares_nothing(tmp_path: Path) -> None:
+    """Twice 64 tokens for each of 3 makes: 48 come from the cache in each pair, none across them."""
+    path, text = tmp_path / "f.jsonl", "what is shared by all of them, word by word. " * 6
+    made = [{"model": "a"}, {"model": "b"}, {"model": "b", "cache_salt": "x"}]
+    path.write_text("\n".join(json.dumps({"prompt": text[:256], **each}) for each in made * 2))
+    result = answered(str(path))
+    assert (result.unlimited.tokens, result.unlimited.hit_tokens, result.unlimited.prompts_hit) == (6 * 64, 3 * 48, 3)
+    assert "prompts are for 3 models, adapters or cache salts" in next(note.text for note in result.notes if note.code == "spaces")
+
+
 def test_pictures_differ_by_what_they_show() -> None:
     """A key that ignores the picture gives false hits: the mark is of its record."""
 
@@ -495,9 +524,9 @@ def test_malformed_lines_are_counted_and_the_first_five_named(tmp_path: Path) ->
     reading = file.reading
     assert (reading.lines, reading.prompts, reading.malformed, reading.format) == (17, 10, 7, "jsonl")
     assert [each.line for each in reading.first_malformed] == [10, 11, 12, 13, 14]
-    assert reading.first_malformed[0].reason == "not JSON from column 2 on"
+    assert reading.first_malformed[0].reason == "not JSON from character 2 on"
     assert reading.first_malformed[2].reason == reading.first_malformed[3].reason == "JSON with numbers or nesting beyond reason"
-    with pytest.raises(KvcalcError, match="line 10 of .* holds no prompt: not JSON from column 2 on"):
+    with pytest.raises(KvcalcError, match=r"line 10 of .* holds no prompt: not JSON from character 2 on"):
         read(tmp_path / "f", "\n".join([*[HELLO] * 9, *bad]), strict=True)
 
 

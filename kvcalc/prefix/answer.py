@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from math import lcm
 from typing import Final, Literal, NamedTuple
 
 from kvcalc.engines.base import Engine, Plan
@@ -19,6 +21,8 @@ BYTES_A_TOKEN: Final = 4
 """Of English text: https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them (four characters, read 2026-11-29)."""
 MOST_BLOCK: Final = 1 << 16
 """Tokens: larger than any block."""
+MOST_SPACES: Final = 10_000
+"""Of models and salts that are counted."""
 NO_REUSE: Final = {
     "ideal": "the bare formula keeps nothing from one request to the next",
     "transformers": "transformers keeps nothing from one request to the next",
@@ -84,7 +88,7 @@ def with_model(question: Question) -> Deployed:
         between = "" if span is None else f", between {format_bytes(span.low)} and {format_bytes(span.high)} by estimate"
         notes.append(Note(code="budget", text=f"the cache has {format_bytes(budgeted.memory.kv_bytes)} on one GPU{between}"))
     notes += _reuse_notes(question, plan)
-    held = Held(units, pool.unit_bytes, lambda tokens: plan.need(tokens)[0], asked.context)
+    held = Held(units, pool.unit_bytes, lru_cache(maxsize=1 << 16)(lambda tokens: plan.need(tokens)[0]), asked.context)
     return Deployed(engine, Rules(block, held), model_info(spec, asked.name, asked.source), tuple(notes))
 
 
@@ -97,14 +101,14 @@ def check_reuse(engine: str, *, prefix_caching: bool) -> None:
 
 
 def block_tokens(plan: Plan) -> int:
-    """Tokens by which a request takes more of the pool: where its blocks end, however many GPUs or groups of layers share them. Raises KvcalcError where
-    nothing grows.
+    """Tokens after which all of a prefix can be reused: a block of every group of layers, on all GPUs that share its tokens (vllm/v1/core/kv_cache_utils.py
+    0.33.0, resolve_kv_cache_block_sizes). Raises KvcalcError where nothing grows.
     """
     first = plan.need(1)
     block = largest(lambda tokens: plan.need(tokens) == first, MOST_BLOCK)
     if block == MOST_BLOCK:
         raise KvcalcError("the model keeps a state and no tokens, so that there are no blocks to share", hint="`kvcalc estimate` says what it keeps")
-    return block
+    return lcm(block, plan.pools[0].unit_rows)
 
 
 def _reuse_notes(question: Question, plan: Plan) -> Iterator[Note]:
@@ -123,10 +127,13 @@ def answer(
 ) -> Prefix:
     """What the prompts share. `prompts` reads them, a second time where they can be read `again`; `reading` is asked once they were read."""
     kinds: Counter[bool] = Counter()
+    spaces: set[bytes] = set()
 
     def counted() -> Iterator[Prompt]:
         for prompt in prompts():
             kinds[prompt.ids is None] += 1
+            if len(spaces) < MOST_SPACES:
+                spaces.add(prompt.space)
             yield prompt
 
     found = shared(counted, encode, deployed.rules, again=again)
@@ -143,8 +150,14 @@ def answer(
         unlimited=found.unlimited,
         budget=found.budget,
         breaks=found.breaks,
-        notes=(*deployed.notes, *_notes(found, read, tokens_by)),
+        notes=(*deployed.notes, *_space_notes(len(spaces)), *_notes(found, read, tokens_by)),
     )
+
+
+def _space_notes(number: int) -> Iterator[Note]:
+    if number > 1:
+        least = f"{number:,}{' or more' if number == MOST_SPACES else ''}"
+        yield Note(code="spaces", text=f"prompts are for {least} models, adapters or cache salts, of which none shares with another; one cache holds them all")
 
 
 def _notes(found: Shared, read: Reading, tokens_by: str) -> Iterator[Note]:

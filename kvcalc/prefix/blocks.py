@@ -42,8 +42,8 @@ def reusable_blocks(tokens: int, block_tokens: int) -> int:
 
 
 class Run:
-    """Blocks that follow one another and were last used by the same prompt; `start` is the depth of the first. `prompts` went through all of them. The root is
-    its own parent.
+    """Blocks that follow one another and were last used by the same prompt; `start` is the depth of the first. `prompts` went through all of them. Of a root,
+    which is its own parent, `digests` is empty.
     """
 
     __slots__ = ("children", "digests", "parent", "prompts", "start", "used_at")
@@ -61,8 +61,18 @@ NO_CHILDREN: Final[dict[bytes, Run]] = {}
 """Of all runs that have none: most are ends, and a dict for each would double what they take."""
 
 
+class Root(Run):
+    """Where the prompts of one `space` begin: others share nothing with them, whatever they say."""
+
+    __slots__ = ("space",)
+
+    def __init__(self, space: bytes) -> None:
+        super().__init__(None, 0, b"", 0, 0)
+        self.space = space
+
+
 class PrefixCache:
-    """Blocks of prompts that come one after another, by what stands before them: a radix tree, of which the least recently used blocks go first, and of one
+    """Blocks of prompts that come one after another, by what stands before them: radix trees, of which the least recently used blocks go first, and of one
     prompt's the last (vllm/v1/core/block_pool.py 0.33.0: blocks are freed tail first; sglang/srt/mem_cache/radix_cache.py evicts leaves). vLLM may hold a
     block twice, if the last token of a prompt was recomputed in it: here it is held once.
 
@@ -71,7 +81,6 @@ class PrefixCache:
     """
 
     def __init__(self, width: int, capacity: int | None = None, units: Callable[[int], int] | None = None, most_weight: int = MOST_WEIGHT) -> None:
-        self.root = Run(None, 0, b"", 0, 0)
         self.overflowed = False
         self.used_blocks = 0
         self.used_units = 0
@@ -81,6 +90,7 @@ class PrefixCache:
         self.new_blocks = 0
         self.shared_blocks = 0
         """Blocks that more than one prompt has used."""
+        self._roots: dict[bytes, Root] = {}
         self._width = width
         self._capacity = capacity
         self._units = (lambda blocks: blocks) if units is None else lru_cache(maxsize=1 << 16)(units)
@@ -90,11 +100,12 @@ class PrefixCache:
         self._weight = 0
         self._order: deque[_Ended] = deque()
 
-    def add(self, wanted: bytes, partly: int = 0) -> int:
-        """Takes the digests of a prompt; returns how many of its first blocks were there."""
+    def add(self, wanted: bytes, partly: int = 0, space: bytes = b"") -> int:
+        """Takes the digests of a prompt of a space; returns how many of its first blocks were there."""
         self._time += 1
         width = self._width
-        run, at, end = self.root, 0, len(wanted)
+        run: Run = self._roots.setdefault(space, Root(space))
+        at, end = 0, len(wanted)
         while at < end:
             child = run.children.get(wanted[at : at + width])
             if child is None:
@@ -168,8 +179,10 @@ class PrefixCache:
             over -= oldest.partly
             oldest.partly = 0
             run = oldest.run
-            if run is self.root or run.used_at != oldest.time:
+            if isinstance(run, Root) or run.used_at != oldest.time:
                 self._order.popleft()
+                if isinstance(run, Root) and not run.children:
+                    self._roots.pop(run.space, None)
                 self._weight -= RUN_WEIGHT // 4
             elif self._weight > self._most_weight:
                 self.overflowed = True
@@ -209,7 +222,7 @@ class PrefixCache:
         first.
         """
         found: list[tuple[int, int, Run]] = []
-        order, waiting = 0, [self.root]
+        order, waiting = 0, list[Run](self._roots.values())
         while waiting:
             run = waiting.pop()
             blocks = len(run.digests) // self._width

@@ -20,7 +20,7 @@ NEAR_CHARS: Final = 8
 """Differences so close to each other are one."""
 ANCHOR_CHARS: Final = (48, 256)
 """What is looked for before and behind a place: so much, or more where that is not found at it alone."""
-MOST_PLACES: Final = 24
+MOST_PLACES: Final = 12
 """Differing places of which the worth is computed."""
 
 
@@ -56,11 +56,11 @@ class Place(NamedTuple):
 
 def without(text: str, places: Sequence[Place]) -> str:
     """A prompt with these parts moved to its end, in their order; parts that come in any order are put into one, where they are."""
-    found = sorted((span, place) for place in places if (span := place.find(text)) is not None)
+    found = [(span, place) for place in places if (span := place.find(text)) is not None]
     kept, moved, at = [], [], 0
-    for (start, end), place in found:
+    for (start, end), place in sorted(found, key=lambda item: (item[0][0], -item[0][1])):
         if start < at:
-            continue  # of two that overlap, the first
+            continue  # of two that overlap, the first and longer
         kept.append(text[at:start])
         if is_order(place.kinds):
             kept.append(in_order(text[start:end]))
@@ -72,16 +72,17 @@ def without(text: str, places: Sequence[Place]) -> str:
 
 def places_in(sample: Sequence[Prompt]) -> list[Place]:
     """Places where prompts of one make differ and agree again, those in most prompts first."""
-    found: list[tuple[int, Place]] = []
+    found: dict[tuple[str, str, bool], tuple[int, Place]] = {}
     for members in _families([prompt for prompt in sample if prompt.ids is None]):
-        if len(members) > 1:
-            found += _places(members)
-    found.sort(key=lambda item: (-item[0], item[1].offset))
-    return [place for _, place in found[:MOST_PLACES]]
+        for number, place in _places(members) if len(members) > 1 else ():
+            known = found.setdefault(place[:3], (0, place))
+            found[place[:3]] = (known[0] + number, known[1])
+    best = sorted(found.values(), key=lambda item: (-item[0], item[1].offset))
+    return [place for _, place in best[:MOST_PLACES]]
 
 
 def _families(sample: Sequence[Prompt]) -> list[list[Prompt]]:
-    """Prompts by what most of their text has in common, each group by its first."""
+    """Prompts by what their texts have in common with the first of each group: a new one where that is less than a third while there are few, or nothing."""
     shingled: list[set[int]] = []
     families: list[list[Prompt]] = []
     for prompt in sample:
@@ -89,9 +90,10 @@ def _families(sample: Sequence[Prompt]) -> list[list[Prompt]]:
         rows = [hash(tuple(words[at : at + WORDS])) for at in range(max(1, len(words) - WORDS + 1))]
         alike = [sum(row in known for row in rows[::4]) for known in shingled]
         best = max(range(len(alike)), key=lambda index: alike[index], default=None)
-        if best is not None and (alike[best] >= WORDS or alike[best] * AGREES_CHARS >= len(rows)):
+        common = 0 if best is None else alike[best]
+        if best is not None and common and (3 * common >= len(rows[::4]) or len(families) >= MOST_FAMILIES):
             families[best].append(prompt)
-        elif len(families) < MOST_FAMILIES:
+        elif len(families) < (MOST_FAMILIES if common else 2 * MOST_FAMILIES):
             shingled.append(set(rows))
             families.append([prompt])
     return families
@@ -119,9 +121,11 @@ def _places(members: Sequence[Prompt]) -> Iterator[tuple[int, Place]]:
 
 
 def _joined(seen: Counter[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Places that do not overlap, in order: each as often as it can be had, with those that touch it, but for rare ones that would take in far more."""
+    """Places that do not overlap, in order: of about equally many prompts the shorter first, each with those that touch it, but for such as would take in far
+    more.
+    """
     taken: list[tuple[int, int]] = []
-    for (start, end), _ in sorted(seen.items(), key=lambda item: (-item[1], item[0][1] - item[0][0], item[0])):
+    for (start, end), _ in sorted(seen.items(), key=lambda item: (-(item[1].bit_length() // 2), item[0][1] - item[0][0], item[0])):
         touching = [span for span in taken if start <= span[1] + NEAR_CHARS and span[0] <= end + NEAR_CHARS]
         low, high = min([start, *(span[0] for span in touching)]), max([end, *(span[1] for span in touching)])
         own = sum(stop - begin for begin, stop in touching)
@@ -222,10 +226,12 @@ def _widened(one: str, other: str, span: tuple[int, int, int, int], last: int) -
     forms = [named_in(one, start, end), named_in(other, begin, stop)]
     back = max(start - forms[0][1], begin - forms[1][1])
     ahead = max(forms[0][2] - end, forms[1][2] - stop)
-    while back < start - last and (word(one[start - back - 1]) and (back or word(one[start : start + 1]) or word(other[begin : begin + 1]))):
-        back += 1
-    while end + ahead < len(one) and stop + ahead < len(other) and one[end + ahead] == other[stop + ahead] and word(one[end + ahead]) and ahead < AGREES_CHARS:
-        ahead += 1
+    if word(one[start:end][:1]) or word(other[begin:stop][:1]):
+        while back < start - last and word(one[start - back - 1]):
+            back += 1
+    if word(one[start:end][-1:]) or word(other[begin:stop][-1:]):
+        while ahead < AGREES_CHARS and word(one[end + ahead : end + ahead + 1]):
+            ahead += 1
     back = min(back, start - last)
     return start - back, end + ahead, begin - back, stop + ahead
 

@@ -15,7 +15,7 @@ _MONTH = r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|A
 _WEEKDAY = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?"
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
 _DATE = (
-    rf"(?:{_WEEKDAY},? )?(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{2,4}}|"
+    rf"(?:{_WEEKDAY},? )?(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/]\d{{1,2}}[-/]\d{{2,4}}|\d{{1,2}}\.\d{{1,2}}\.\d{{4}}|"
     rf"{_DAY} {_MONTH}\.?,? \d{{4}}|{_MONTH}\.? {_DAY},? \d{{4}})"
 )
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?: ?(?:Z|UTC|GMT|[A-Z]{2,4}T|[+-]\d{2}:?\d{2}))?"
@@ -23,7 +23,7 @@ _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?: 
 FORMS: Final = {
     "secret": re.compile(
         r"\b(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abp]|hf|AKIA|ASIA|AIza)[-_]?[A-Za-z0-9_-]{8,}|\beyJ[\w-]+(?:\.[\w-]+)*|"
-        r"(?i:\b(?:bearer|token|password|passwd|secret|api[ _-]?key|authorization)\b[\"' ]*[:= ]\s*[\"']?)[^\s\"',;]+"
+        r"(?i:\b(?:bearer|token|password|passwd|secret|api[ _-]?key|authorization)\b[\"' ]*[:= ]\s*[\"']?(?:bearer |basic )?)[^\s\"',;]+"
     ),
     "UUID": re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"),
     "e-mail address": re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
@@ -118,7 +118,7 @@ def in_order(value: str) -> str:
 
 def masked(value: str) -> str:
     """Its form alone: # for a digit, x for a letter and for all of a word that has both, signs as they are; the first SHOWN_CHARS of them, long words cut."""
-    one_line = re.sub(r"(?=[^\W\d]*\d)(?!\d+[TZ]\d*(?!\w))(?=\d*[^\W\d])\w+", lambda match: "x" * len(match[0]), " ".join(value.split()))
+    one_line = re.sub(r"\b(?=[^\W\d]*\d)(?!\d+[TZ]\d*(?!\w))(?=\d*[^\W\d])\w+", lambda match: "x" * len(match[0]), " ".join(value.split()))
     signs = "".join("#" if sign.isdigit() else "x" if sign.isalpha() else sign if sign.isascii() and sign.isprintable() else "?" for sign in one_line)
     short = re.sub(r"x{5,}", "xxx…", signs)
     return short if len(short) <= SHOWN_CHARS else short[: SHOWN_CHARS - 1] + "…"

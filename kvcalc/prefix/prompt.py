@@ -28,12 +28,15 @@ class Part(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """A prompt's `text` with its parts, or the `ids` of its tokens (32 bits each) where the file has those. `kind` is the form that it was found in."""
+    """A prompt's `text` with its parts, or the `ids` of its tokens (32 bits each) where the file has those. `kind` is the form that it was found in.
+    `space` differs between prompts that share nothing whatever they say: those for another model or adapter, or with another cache_salt.
+    """
 
     text: str
     parts: tuple[Part, ...]
     kind: str
     ids: bytes | None = None
+    space: bytes = b""
 
 
 def plain(text: str) -> Prompt:
@@ -55,19 +58,33 @@ def from_record(record: object) -> Iterator[Prompt]:
         case {"body": dict() as body}:
             for prompt in from_record(body):
                 yield prompt._replace(kind=f"batch of {prompt.kind}")
-        case {"messages": messages, **rest}:
-            yield _chat(messages, rest.get("tools"))
-        case {"prompt": prompt, **rest} | {"input": prompt, **rest}:
-            yield from _completion(prompt, rest)
-        case {"text": str() as text}:
-            yield plain(text)
         case dict():
-            raise RecordError("no messages, prompt, input or text in it")
+            space = _space(record)
+            for prompt in _of_object(record):
+                yield prompt._replace(space=space)
         case _:
             raise RecordError("neither an object, a list nor a text")
 
 
-def _completion(prompt: object, record: Mapping[object, object]) -> Iterator[Prompt]:
+def _of_object(record: Mapping[str, Any]) -> Iterator[Prompt]:
+    match record:
+        case {"messages": messages, **rest}:
+            yield _chat(messages, rest.get("tools", rest.get("functions")))
+        case {"prompt": prompt, **rest} | {"input": prompt, **rest}:
+            yield from _completion(prompt, rest)
+        case {"text": str() as text}:
+            yield plain(text)
+        case _:
+            raise RecordError("no messages, prompt, input or text in it")
+
+
+def _space(record: Mapping[str, Any]) -> bytes:
+    """A hash of what keeps prompts apart; empty where nothing does."""
+    named = [record[key] for key in ("model", "cache_salt") if isinstance(record.get(key), str)]
+    return sha256(_json(named).encode("utf-8", "surrogatepass")).digest()[:8] if named else b""
+
+
+def _completion(prompt: object, record: Mapping[str, Any]) -> Iterator[Prompt]:
     match prompt:
         case str():
             instructions = record.get("instructions")

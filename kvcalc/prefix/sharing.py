@@ -74,7 +74,7 @@ class _Server:
         self.prompts = self.prompts_hit = self.refused = self.tokens = self.hit_tokens = 0
         self.seconds_low = self.seconds_high = 0.0
 
-    def add(self, symbols: bytes, wanted: bytes) -> None:
+    def add(self, symbols: bytes, wanted: bytes, space: bytes) -> None:
         tokens, block, held = -(-len(symbols) // SYMBOL_BYTES), self._rules.block_tokens, self._held
         partly = 0
         if held is not None:
@@ -84,7 +84,7 @@ class _Server:
                 return
             full = tokens // block
             partly = whole - (held.need(full * block) if full else 0)
-        hit = min(self.cache.add(wanted, partly), reusable_blocks(tokens, block)) * block
+        hit = min(self.cache.add(wanted, partly, space), reusable_blocks(tokens, block)) * block
         self.prompts += 1
         self.tokens += tokens
         self.hit_tokens += hit
@@ -161,7 +161,7 @@ def shared(prompts: Callable[[], Iterable[Prompt]], encode: Encode, rules: Rules
         for prompt, symbols in zip(batch, _symbols(batch, encode), strict=True):
             wanted = digests(symbols, rules.block_tokens)
             for server in servers:
-                server.add(symbols, wanted)
+                server.add(symbols, wanted, prompt.space)
             sample.add(prompt)
     tree, hits = _tree(servers[0], rules), [server.hits() for server in servers]
     servers.clear()
@@ -228,23 +228,23 @@ def _simulated(batches: Iterable[Sequence[Prompt]], variants: Sequence[Sequence[
         symbols = [(each, digests(each, rules.block_tokens)) for each in encode(list(texts))]
         for prompt, numbers in zip(batch, wanted, strict=True):
             for server, number in zip(servers, numbers, strict=True):
-                server.add(*(symbols[number] if prompt.ids is None else (prompt.ids, digests(prompt.ids, rules.block_tokens))))
+                server.add(*(symbols[number] if prompt.ids is None else (prompt.ids, digests(prompt.ids, rules.block_tokens))), prompt.space)
     return servers
 
 
 def _worst(places: Sequence[Place], sample: Sequence[Prompt], encode: Encode, rules: Rules) -> list[Place]:
-    """The places that cost most: what the hit rate of the sample loses if one of them alone is left, or gains if it alone is moved."""
-    if not places:
-        return []
-    unlimited = rules._replace(held=None, prefill=None)
-    variants: list[Sequence[Place]] = [(), places]
-    variants += [(place,) for place in places]
-    variants += [[other for other in places if other is not place] for place in places]
-    now, best, *rest = (server.rate().hit_rate for server in _simulated(_batches(sample), variants, encode, unlimited))
-    alone, left = rest[: len(places)], rest[len(places) :]
-    costs = [(max(gain - now, best - lost), -place.offset, place) for place, gain, lost in zip(places, alone, left, strict=True)]
-    chosen = sorted((cost for cost in costs if cost[0] >= LEAST_COST), key=lambda cost: cost[:2], reverse=True)
-    return [place for _, _, place in chosen[:SHOWN_BREAKS]]
+    """Those that cost most: of all, the one that is missed least is given up as long as that costs next to nothing, or they are too many. So one
+    that pays only once another is moved too is kept, and of two that overlap but one.
+    """
+    kept, unlimited = list(places), rules._replace(held=None, prefill=None)
+    while kept:
+        variants = [kept, *([other for other in kept if other is not place] for place in kept)]
+        best, *rest = (server.rate().hit_rate for server in _simulated(_batches(sample), variants, encode, unlimited))
+        rate, _, index = max((rate, kept[index].offset, index) for index, rate in enumerate(rest))
+        if best - rate >= LEAST_COST and len(kept) <= SHOWN_BREAKS:
+            break
+        del kept[index]
+    return kept
 
 
 def _measured(places: Sequence[Place], prompts: Iterable[Prompt], encode: Encode, rules: Rules, now: Rate | None) -> Breaks:
@@ -278,5 +278,6 @@ def _measured(places: Sequence[Place], prompts: Iterable[Prompt], encode: Encode
                 moved=server.rate(),
             )
         )
+    found.sort(key=lambda each: -each.moved.hit_rate)
     on: Literal["all", "sample"] = "sample" if now is None else "all"
     return Breaks(on=on, prompts=moved.prompts + moved.refused, now=now or servers[-1].rate(), all_moved=moved.rate(), found=tuple(found))
