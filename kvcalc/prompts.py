@@ -235,7 +235,7 @@ def load_tokenizer(name: str) -> Encode:
 
     def encode(texts: Sequence[str]) -> list[bytes]:
         try:
-            return [array("I", each.ids).tobytes() for each in tokenizer.encode_batch(list(texts))]
+            return [array("I", each.ids).tobytes() for each in tokenizer.encode_batch_fast(list(texts))]
         except Exception:  # noqa: BLE001 (as above; what it says may quote the prompt)
             raise KvcalcError(f"{str(path)[:200]} cannot encode one of the prompts", hint="is it the tokenizer of the model that they are for?") from None
 

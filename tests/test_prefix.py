@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import os
 import random
+import subprocess
+import sys
 import uuid
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -622,9 +625,6 @@ def test_a_budget_and_the_bytes_of_a_model(dated: str) -> None:
 
 def test_a_pipe_is_read_once(dated: str) -> None:
     """More prompts than the sample: what breaks cost is said of the sample alone."""
-    import subprocess
-    import sys
-
     many = Path(dated).read_text() + "\n"
     done = subprocess.run([sys.executable, "-m", "kvcalc", "prefix", "-", "--json"], input=many * 4, capture_output=True, text=True, check=True, timeout=60)
     result = json.loads(done.stdout)
@@ -634,6 +634,16 @@ def test_a_pipe_is_read_once(dated: str) -> None:
     few = subprocess.run([sys.executable, "-m", "kvcalc", "prefix", "-", "--json"], input=many, capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(few.stdout)["breaks"]["on"] == "all"
     assert json.loads(few.stdout)["breaks"] == json.loads(kvcalc("prefix", dated, "--json").out)["breaks"]
+
+
+def test_a_pipe_under_another_name_is_not_read_twice(dated: str, tmp_path: Path) -> None:
+    """As a shell's <(...): the second reading would wait for ever."""
+    pipe, copied = tmp_path / "pipe", tmp_path / "copied"
+    os.mkfifo(pipe)
+    copied.write_text(f"{Path(dated).read_text()}\n" * 3)
+    with subprocess.Popen(["cp", str(copied), str(pipe)]):
+        done = kvcalc("prefix", str(pipe), "--json", timeout_s=30)
+    assert (done.json["reading"]["prompts"], done.json["breaks"]["on"]) == (600, "sample")
 
 
 def test_a_tokenizer_counts_tokens(dated: str, tmp_path: Path) -> None:

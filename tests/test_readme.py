@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvcalc.catalog import load_model
+from kvcalc.cli import COMMANDS
 from kvcalc.families import FAMILIES
 from tests.command import kvcalc
 
@@ -29,12 +30,11 @@ def test_a_screen_is_real_output(words: str, screen: str) -> None:
 
 def test_every_option_and_command_is_mentioned() -> None:
     """Long names of an engine are aliases, of which the README says so once."""
-    for command in ("estimate", "fit", "sweep", "compare", "verify"):
+    for command in COMMANDS:
         helped = kvcalc(command, "--help", env={"COLUMNS": "200"}).out
         for line in (line.strip() for line in helped.splitlines()):
             if line.startswith("-") and (names := re.findall(r"--[a-z-]+", line.split("  ")[0])) and names != ["--help"]:
                 assert names[0] in README or names == ["--batch"], names
-    for command in ("models", "gpus", "sweep", "compare", "verify"):
         assert f"kvcalc {command}" in README
 
 
