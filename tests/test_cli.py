@@ -339,7 +339,11 @@ def test_a_locale_without_utf_8_is_no_reason_to_fail() -> None:
     assert done.out.isascii()
 
 
-@pytest.mark.parametrize("words", [("models", "--json"), ("estimate", "--model", "llama-3-8b", "--quiet")], ids=["a large answer", "a small one"])
+@pytest.mark.parametrize(
+    "words",
+    [("models", "--json"), ("estimate", "--model", "llama-3-8b", "--quiet"), ("estimate", "--model", "llama-3-8b")],
+    ids=["a large answer", "a small one", "a rendered one"],
+)
 def test_a_reader_that_goes_away_is_no_error(words: tuple[str, ...]) -> None:
     """A large answer fails while it is printed, a small one when it is flushed."""
     reading, writing = os.pipe()
