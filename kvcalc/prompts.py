@@ -6,6 +6,7 @@ Nothing that is read stands in a message or an answer: lines are named by their 
 import gzip
 import json
 import sys
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal, cast
 
 from kvcalc.errors import ExitCode, KvcalcError, printable
-from kvcalc.prefix.prompt import Prompt, RecordError, from_record, plain
+from kvcalc.prefix.prompt import NESTED, Prompt, RecordError, from_record, plain
 from kvcalc.prefix.sharing import Encode
 from kvcalc.results.prefix import Malformed, Reading
 
@@ -22,7 +23,8 @@ STDIN: Final = "-"
 MOST_LINE_BYTES: Final = 64 << 20
 """Of one line: many times the longest context. A longer one is counted as malformed."""
 TRIED_LINES: Final = 16
-"""Lines by which the form of a file is told."""
+"""Lines by which the form of a file is told, or fewer that are long."""
+TRIED_BYTES: Final = 1 << 20
 SHOWN_MALFORMED: Final = 5
 GZIP: Final = b"\x1f\x8b"
 
@@ -120,7 +122,8 @@ class PromptFile:
             if self._form is None:
                 for number, line in numbered:
                     ahead.append((number, line))
-                    if sum(bool(each and each.strip()) for _, each in ahead) == TRIED_LINES:
+                    full = [each for _, each in ahead if each and each.strip()]
+                    if len(full) == TRIED_LINES or sum(map(len, full)) > TRIED_BYTES:
                         break
                 self._form = _form_of([line.strip() for _, line in ahead if line and line.strip()])
             yield from ahead
@@ -178,7 +181,7 @@ def _cut(file: IO[bytes]) -> Iterator[bytes | None]:
             else:
                 yield line.removeprefix(b"\xef\xbb\xbf") if first else line
             first = False
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise KvcalcError(f"the file cannot be read to its end: {type(error).__name__}", hint="a packed file may be cut off: gzip -t tests it") from None
 
 
@@ -201,7 +204,7 @@ def _value(text: str) -> object:
     except json.JSONDecodeError as error:
         raise RecordError(f"not JSON from character {error.pos + 1} on") from None
     except (ValueError, RecursionError):
-        raise RecordError("JSON with numbers or nesting beyond reason") from None
+        raise RecordError(NESTED) from None
 
 
 # Tokens

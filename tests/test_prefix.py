@@ -134,6 +134,21 @@ def test_a_prompt_that_was_there_before(tokens: int, block: int, reused: int) ->
         assert (found.unlimited.hit_tokens, found.unlimited.tokens) == (reused, 2 * tokens)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), max_size=12), st.sampled_from([1, 2, 3, 4]))
+def test_what_is_found_is_the_longest_beginning_of_an_earlier_prompt(numbers: list[list[int]], block: int) -> None:
+    """Compared token by token with each of them."""
+    hits = 0
+    for index, these in enumerate(numbers):
+        agreeing = [
+            next((at for at, (one, other) in enumerate(zip(these, those, strict=False)) if one != other), min(len(these), len(those)))
+            for those in numbers[:index]
+        ]
+        hits += min(max(agreeing, default=0) // block, (len(these) - 1) // block) * block
+    found = shared(lambda: map(ids, numbers), encode_bytes, Rules(block), again=True).unlimited
+    assert (found.hit_tokens, found.tokens) == (hits, sum(map(len, numbers)))
+
+
 @pytest.mark.parametrize(("at", "block", "reused"), [(20, 16, 16), (20, 1, 20), (20, 64, 0)])
 def test_one_token_differs(at: int, block: int, reused: int) -> None:
     """Of 10,000 tokens: floor(p / B) B stay."""
@@ -533,6 +548,15 @@ def test_malformed_lines_are_counted_and_the_first_five_named(tmp_path: Path) ->
         read(tmp_path / "f", "\n".join([*[HELLO] * 9, *bad]), strict=True)
 
 
+@pytest.mark.parametrize("depth", [900, 985, 995, 1000])
+def test_nesting_at_the_limit_is_no_reason_to_fail(depth: int, tmp_path: Path) -> None:
+    """Python reads and writes JSON to different depths."""
+    deep = "[" * depth + "]" * depth
+    line = f'{{"messages": [{{"role": "user", "content": [{deep}]}}]}}'
+    found, file = read(tmp_path / "f", f"{HELLO}\n{line}\n")
+    assert len(found) == 1 + (file.reading.malformed == 0)
+
+
 def test_a_line_beyond_reason_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_LINE_BYTES", 100)
     found, file = read(tmp_path / "f", b"short\n" + b"x" * (3 << 20) + b"\nalso\n" + b"y" * 101)
@@ -559,8 +583,12 @@ def test_the_form_is_told_by_the_first_lines(content: str, form: str, texts: lis
 def test_a_packed_file_is_read_through(tmp_path: Path) -> None:
     found, _ = read(tmp_path / "f.gz", gzip.compress(f"{HELLO}\n{HELLO}\n".encode()))
     assert len(found) == 2
+    packed = bytearray(gzip.compress(random.Random(0).randbytes(5000).hex().encode()))
     with pytest.raises(KvcalcError, match="cannot be read to its end"):
-        read(tmp_path / "f.gz", gzip.compress(random.Random(0).randbytes(5000).hex().encode())[:-3000])
+        read(tmp_path / "f.gz", bytes(packed[:-3000]))
+    packed[2000:2100] = bytes(100)
+    with pytest.raises(KvcalcError, match="cannot be read to its end"):
+        read(tmp_path / "f.gz", bytes(packed))
 
 
 def test_how_far_it_was_read_is_told(tmp_path: Path) -> None:
@@ -599,7 +627,7 @@ def test_the_command_says_what_it_costs(dated: str) -> None:
     result = answered(dated)
     assert result.breaks is not None
     now, possible = percent(result.breaks.now)[:-2], percent(result.breaks.all_moved)[:-2]
-    assert f"the date in line 1 costs you ~{int(possible) - int(now)} % of a possible ~{possible} % hit rate" in done.out
+    assert f"the date (####-##-##) in line 1 costs you ~{int(possible) - int(now)} % of a possible ~{possible} % hit rate" in done.out
     assert int(possible) > 94
     assert "~" not in kvcalc("prefix", dated, "--engine", "sglang", "--block-size", "64", env={"COLUMNS": "200"}).out.splitlines()[1]
 

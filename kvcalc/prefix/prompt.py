@@ -11,6 +11,9 @@ ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool", "f
 MOST_ID: Final = (1 << 32) - 1
 
 
+NESTED: Final = "JSON with numbers or nesting beyond reason"
+
+
 class RecordError(Exception):
     """A record that is no prompt. `reason` says why without a word of it."""
 
@@ -56,8 +59,9 @@ def from_record(record: object) -> Iterator[Prompt]:
         case list():
             yield _chat(record, None)
         case {"body": dict() as body}:
-            for prompt in from_record(body):
-                yield prompt._replace(kind=f"batch of {prompt.kind}")
+            space = _space(body)
+            for prompt in _of_object(body):
+                yield prompt._replace(kind=f"batch of {prompt.kind}", space=space)
         case dict():
             space = _space(record)
             for prompt in _of_object(record):
@@ -156,7 +160,10 @@ def _piece(piece: object) -> str:
 
 def _json(value: object) -> str:
     """As chat templates write it: keys in the order that they come in."""
-    return dumps(value, ensure_ascii=False)
+    try:
+        return dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise RecordError(NESTED) from None
 
 
 def _unicode(text: str) -> str:

@@ -272,7 +272,7 @@ def _measured(places: Sequence[Place], prompts: Iterable[Prompt], encode: Encode
                 part=place.part + 1,
                 line=place.line,
                 token=len(ahead) // SYMBOL_BYTES,
-                shown=masked(place.example),
+                shown="" if is_order(place.kinds) else masked(place.example),
                 prompts=prompts_with,
                 remedy="sorted" if is_order(place.kinds) else "moved",
                 moved=server.rate(),

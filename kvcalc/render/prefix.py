@@ -73,7 +73,10 @@ def verdict(breaks: Breaks | None, mark: str) -> list[str]:
 
 
 def _named(each: Break) -> str:
-    return f"the {' and '.join(each.kinds)} in {_where(each)}"
+    if each.role == "tools" and each.remedy == "sorted":
+        return f"the {' and '.join(each.kinds)}"
+    form = f" ({each.shown})" if each.shown else ""
+    return f"the {' and '.join(each.kinds)}{form} in {_where(each)}"
 
 
 def _where(each: Break) -> str:
@@ -130,7 +133,6 @@ def _breaks(breaks: Breaks, mark: str) -> Grid:
     for each in breaks.found:
         remedy = "" if each.remedy == "moved" else " (sorted)"
         grid.add(_place(each), ", ".join(each.kinds), f"{mark}{each.token:,}", f"{each.prompts:,}", f"{mark}{percent(each.moved)}{remedy}")
-        grid.add(f"  {each.shown}", "", "", "", "")
     if len(breaks.found) > 1:
         grid.add("all of them", "", "", "", mark + percent(breaks.all_moved))
     return grid

@@ -76,8 +76,8 @@ class Tree(Frozen):
 
 class Break(Frozen):
     """Where prompts differ that agree again after it: in message `part` (from 1; its `role`, None where it is none that is known), `line` of that, `token` of
-    the prompt. `kinds`: what stands there; `shown`: its form, without a letter of it. `prompts` have such a place. `moved`: the hit rate with it moved to the
-    end of the prompt, or (`remedy` sorted) always in one order.
+    the prompt. `kinds`: what stands there; `shown`: its form, without a letter of it (empty for white space and for parts that change places). `prompts` have
+    such a place. `moved`: the hit rate with it moved to the end of the prompt, or (`remedy` sorted) always in one order.
     """
 
     kinds: tuple[str, ...]
