@@ -87,6 +87,12 @@ def test_the_cache_is_a_list_of_blocks(given_prompts: list[tuple[list[int], int,
             assert size == len(run.digests) // digest_bytes(block)
 
 
+def test_a_space_that_is_left_and_entered_again() -> None:
+    """Two prompts without a whole block leave the first one; what came into it since is still there once both are forgotten."""
+    cache = PrefixCache(8, 8)
+    assert [cache.add(b"", 1), cache.add(b"", 1), cache.add(bytes(range(48)), 0, b"a"), cache.add(bytes(8)), cache.add(bytes(8))] == [0, 0, 0, 0, 1]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(FEW_BLOCKS, max_size=25), st.integers(7, 30))
 def test_blocks_that_cost_more_at_the_front(given_prompts: list[list[int]], capacity: int) -> None:
@@ -337,6 +343,22 @@ def test_several_makes_of_prompts_and_breaks_in_only_some() -> None:
     breaks = found_in([prompt for row in zip(first, second, third, strict=True) for prompt in row])
     assert {each.kinds for each in breaks.found} == {("date",), ("id",)}
     assert all(each.moved.hit_tokens < breaks.all_moved.hit_tokens for each in breaks.found)
+
+
+def test_conversations_that_go_on_in_their_own_words_break_at_one_place() -> None:
+    """30 of 6 turns each, with the time in the last line of the system message: what is behind it differs from one to the next."""
+    made, given = random.Random(9), list[Prompt]()
+    for _ in range(30):
+        said: list[dict[str, str]] = []
+        for _ in range(6):
+            said.append({"role": "user", "content": " ".join(made.choice(WORDS) for _ in range(40))})
+            now = f"Current date and time: Monday 3 Feb 2031 {clock(made)} PM PST"
+            given += from_record({"messages": [{"role": "system", "content": f"{SYSTEM}{now}\n"}, *said]})
+            said.append({"role": "assistant", "content": " ".join(made.choice(WORDS) for _ in range(60))})
+    breaks = found_in(given)
+    (found,) = breaks.found
+    assert (found.kinds, found.line, found.prompts) == (("time stamp",), 5, 180)
+    assert found.moved.hit_rate > breaks.now.hit_rate + 0.4
 
 
 def test_two_breaks_of_which_neither_is_worth_moving_alone() -> None:

@@ -181,8 +181,8 @@ class PrefixCache:
             run = oldest.run
             if isinstance(run, Root) or run.used_at != oldest.time:
                 self._order.popleft()
-                if isinstance(run, Root) and not run.children:
-                    self._roots.pop(run.space, None)
+                if isinstance(run, Root) and not run.children and self._roots.get(run.space) is run:
+                    del self._roots[run.space]
                 self._weight -= RUN_WEIGHT // 4
             elif self._weight > self._most_weight:
                 self.overflowed = True

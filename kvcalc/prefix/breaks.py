@@ -72,13 +72,27 @@ def without(text: str, places: Sequence[Place]) -> str:
 
 def places_in(sample: Sequence[Prompt]) -> list[Place]:
     """Places where prompts of one make differ and agree again, those in most prompts first."""
-    found: dict[tuple[str, str, bool], tuple[int, Place]] = {}
+    found: list[tuple[int, Place]] = []
     for members in _families([prompt for prompt in sample if prompt.ids is None]):
         for number, place in _places(members) if len(members) > 1 else ():
-            known = found.setdefault(place[:3], (0, place))
-            found[place[:3]] = (known[0] + number, known[1])
-    best = sorted(found.values(), key=lambda item: (-item[0], item[1].offset))
+            for index, (known, other) in enumerate(found):
+                if (both := _of_both(other, place)) is not None:
+                    found[index] = (known + number, both)
+                    break
+            else:
+                found.append((number, place))
+    best = sorted(found, key=lambda item: (-item[0], item[1].offset))
     return [place for _, place in best[:MOST_PLACES]]
+
+
+def _of_both(one: Place, other: Place) -> Place | None:
+    """The same place in prompts of two makes, by as much behind it as both have: conversations go on with words of their own. None where it is another."""
+    if (one.before, one.at_start, one.kinds) != (other.before, other.at_start, other.kinds):
+        return None
+    after = one.after[: agreeing(one.after, other.after, 0, 0)]
+    enough = len(after) >= min(NEAR_CHARS, len(one.after), len(other.after))
+    told = enough and all((place.example + place.after).find(after) == len(place.example) for place in (one, other))
+    return one._replace(after=after, example=max(one.example, other.example, key=len)) if told else None
 
 
 def _families(sample: Sequence[Prompt]) -> list[list[Prompt]]:
