@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final, Literal, cast
 
@@ -222,7 +223,7 @@ def load_tokenizer(name: str) -> Encode:
     if not path.is_file():
         raise KvcalcError(f"there is no file {str(path)[:200]}", hint="--tokenizer takes a tokenizer.json, or the folder that holds one")
     try:
-        from tokenizers import Tokenizer
+        library: Any = import_module("tokenizers")  # it is optional, and has no types where it is not installed
     except ImportError:
         raise KvcalcError(
             "the library that reads tokenizer.json is not installed",
@@ -230,7 +231,7 @@ def load_tokenizer(name: str) -> Encode:
             code=ExitCode.ENVIRONMENT,
         ) from None
     try:
-        tokenizer: Any = Tokenizer.from_file(str(path))
+        tokenizer = library.Tokenizer.from_file(str(path))
     except Exception:  # noqa: BLE001 (the library raises a bare Exception, whose text quotes the file)
         raise KvcalcError(f"{str(path)[:200]} is not a tokenizer.json", hint="it is the file beside a model's config.json") from None
     tokenizer.no_truncation()  # a tokenizer.json may carry what some training run cut prompts to
