@@ -25,7 +25,7 @@ from kvcalc.errors import KvcalcError
 from kvcalc.prefix.answer import block_tokens
 from kvcalc.prefix.blocks import PrefixCache, digest_bytes, digests, reusable_blocks
 from kvcalc.prefix.breaks import differences, places_in, without
-from kvcalc.prefix.kinds import masked
+from kvcalc.prefix.kinds import masked, named_in
 from kvcalc.prefix.prompt import Prompt, RecordError, from_record, plain
 from kvcalc.prefix.sharing import Held, Rules, shared
 from kvcalc.prompts import PromptFile, encode_bytes
@@ -423,6 +423,12 @@ def test_moving_keeps_every_character(seed: int) -> None:
 )
 def test_a_value_is_shown_by_its_form(value: str, shown: str) -> None:
     assert masked(value) == shown
+
+
+def test_what_differs_over_thousands_of_characters_is_named_by_its_beginning() -> None:
+    """Forms that are looked for from every character on would take hours."""
+    assert named_in("a" * 300_000, 10, 299_990) == ((), 10, 299_990)
+    assert named_in("x 2031-02-03 " + "b." * 150_000, 5, 300_000) == (("date",), 2, 300_000)
 
 
 def secretive(path: Path, count: int = 60) -> list[str]:

@@ -14,7 +14,7 @@ REACHES: Final = (256, 8192)
 WORDS: Final = 8
 """Words in a row by which prompts of one make are known."""
 MOST_FAMILIES: Final = 32
-MOST_DIFFERENCES: Final = 32
+MOST_DIFFERENCES: Final = 16
 """Of one prompt against the first of its make."""
 NEAR_CHARS: Final = 8
 """Differences so close to each other are one."""

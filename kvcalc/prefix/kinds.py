@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 SHOWN_CHARS: Final = 24
+NAMED_CHARS: Final = 256
+"""Of what differs, the first so many are looked at: some forms take the square of that in time."""
 CONTEXT_CHARS: Final = 48
 """Characters on both sides that help to name it."""
 LEAST_ORDERED: Final = 16
@@ -54,11 +56,12 @@ OTHER: Final = "other text"
 
 def named_in(text: str, start: int, end: int) -> tuple[tuple[str, ...], int, int]:
     """What stands in text[start:end], in the order of FORMS, and its place widened to the whole of it: from the first digit of a date to its last."""
+    whole, end = end, min(end, start + NAMED_CHARS)
     low, high = max(0, start - CONTEXT_CHARS), min(len(text), end + CONTEXT_CHARS)
     window = text[low:high]
     taken: list[tuple[int, int]] = []
     found: list[str] = []
-    first, last = start, end
+    first, last = start, whole
     for name, form in FORMS.items():
         for match in form.finditer(window):
             begin, stop = low + match.start(), low + match.end()
@@ -70,7 +73,7 @@ def named_in(text: str, start: int, end: int) -> tuple[tuple[str, ...], int, int
             taken.append((begin, stop))
             if name not in found:
                 found.append(name)
-            first, last = min(first, begin), max(last, stop)
+            first, last = min(first, begin), max(last, stop if end == whole else whole)
     return tuple(found), first, last
 
 

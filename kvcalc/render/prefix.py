@@ -60,7 +60,7 @@ def _reading(read: Reading) -> str:
 def verdict(breaks: Breaks | None, mark: str) -> list[str]:
     """What breaks sharing and what that costs, a sentence each."""
     if breaks is None:
-        return ["no prompts were found that differ and agree again: there is nothing to move"]
+        return ["no break is worth moving: prompts that differ do not agree again, or that costs next to nothing"]
     now, best = _whole(breaks.now), _whole(breaks.all_moved)
     said = []
     for each in breaks.found:
