@@ -11,8 +11,8 @@ from kvcalc.cli.budget import BUDGET, checkpoint_of, deployed_gpus, gpu_and_devi
 from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, EngineName, Json, check_owned, check_together, find_model, options_of, with_options
 
 if TYPE_CHECKING:
+    from kvcalc.budget import Question
     from kvcalc.engines.base import Engine
-    from kvcalc.fit import Question
     from kvcalc.prefix.answer import Deployed
 
 DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT) for name, (_, default) in group.items()}
@@ -75,7 +75,7 @@ def _deployed(typed: Mapping[str, Any], engine: str, context: int | None) -> "De
 
 def _question(typed: Mapping[str, Any], rules: "Engine", context: int | None) -> "Question":
     """What a server of the model has for its cache, where a GPU or a budget is stated."""
-    from kvcalc.fit import Asked, Question
+    from kvcalc.budget import Asked, Question
     from kvcalc.results.fit import GpuInfo
 
     kv_mem, named = typed["kv_mem"], quantization_named(typed["quantization"])

@@ -6,15 +6,16 @@ from functools import lru_cache
 from math import lcm
 from typing import Final, Literal, NamedTuple
 
+from kvcalc.budget import Question, budget
 from kvcalc.engines.base import Engine, Plan
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.estimate import model_info
-from kvcalc.fit import Question, budget, largest
 from kvcalc.layers import Note
 from kvcalc.prefix.prompt import Prompt
 from kvcalc.prefix.sharing import SAMPLE, SAMPLE_CHARS, Encode, Held, Rules, Shared, shared
 from kvcalc.results.prefix import Prefix, Reading
 from kvcalc.results.shared import ModelInfo
+from kvcalc.search import largest
 from kvcalc.units import format_bytes
 
 BYTES_A_TOKEN: Final = 4

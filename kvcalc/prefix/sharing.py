@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Final, Literal, NamedTuple
 
-from kvcalc.fit import largest
 from kvcalc.prefix.blocks import SYMBOL_BYTES, PrefixCache, digest_bytes, digests, reusable_blocks
 from kvcalc.prefix.breaks import Place, places_in, without
 from kvcalc.prefix.kinds import is_order, masked
 from kvcalc.prefix.prompt import Prompt
 from kvcalc.results.prefix import Break, Breaks, Hits, Rate, Tree, Trunk
+from kvcalc.search import largest
 from kvcalc.units import MAX_TOKENS
 
 SAMPLE: Final = 500
