@@ -57,7 +57,7 @@ ALLOWED = {
     },
     "gpus": {"efficiency", "engines", "layers", "machine", "nvml", "results", "units", "errors"},
     "sweep": {"budget", "fit", "layers", "results", "errors"},
-    "prefix": {"prefix", "engines", "estimate", "fit", "layers", "results", "units", "errors"},
+    "prefix": {"prefix", "budget", "engines", "estimate", "latency", "layers", "machine", "results", "search", "units", "errors"},
     "prompts": {"prefix", "results", "errors"},
     "listing": {"engines", "presets", "packing", "results", "errors"},
     "hub": {"__init__", "errors", "units"},

@@ -258,6 +258,7 @@ def day(made: random.Random) -> str:
     return f"{made.randrange(1, 29):02d}"
 
 
+SHOP = str(Path(__file__).parent / "prompts" / "shop.jsonl")
 TOOLS = [{"type": "function", "function": {"name": name, "description": f"Looks for a {name} in the stock of all shops."}} for name in WORDS[:6]]
 
 
@@ -759,3 +760,14 @@ def test_it_refuses_what_is_no_file(name: str, said: str, tmp_path: Path) -> Non
 def test_a_rate_of_nothing_is_nothing() -> None:
     assert percent(Rate(tokens=0, hit_tokens=0, hit_rate=0.0)) == "0 %"
     assert percent(Rate(tokens=200, hit_tokens=1, hit_rate=0.005)) == "1 %"
+
+
+def test_the_time_that_is_saved_is_that_of_speed() -> None:
+    """What `speed` says of a whole prompt less what it says of the part that is not cached, at both ends of its range."""
+    plain = kvcalc("prefix", SHOP, "--model", "llama-3-8b", "--gpu", "h100 sxm", "--json").json
+    assert 0 < plain["unlimited"]["seconds_saved_low"] < plain["unlimited"]["seconds_saved_high"]
+    slower = kvcalc("prefix", SHOP, "--model", "llama-3-8b", "--gpu", "h100 sxm", "--tflops", "100", "--json").json
+    assert slower["unlimited"]["seconds_saved_high"] > plain["unlimited"]["seconds_saved_high"]
+    assert kvcalc("prefix", SHOP, "--model", "llama-3-8b", "--gpu", "h100", "--json").json["unlimited"]["seconds_saved_low"] is None
+    unknown = kvcalc("prefix", SHOP, "--model", "llama-3-8b", "--gpu", "m2 ultra", "--gpu-mem", "192GiB", "--json").json
+    assert any(note["code"] == "time" for note in unknown["notes"])

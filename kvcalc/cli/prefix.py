@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kvcalc.cli.budget import BUDGET, checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.cli.machine import MACHINE, machine_asked
 from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, EngineName, Json, check_owned, check_together, find_model, options_of, with_options
+from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
     from kvcalc.budget import Question
     from kvcalc.engines.base import Engine
+    from kvcalc.machine import Machine
     from kvcalc.prefix.answer import Deployed
 
-DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT) for name, (_, default) in group.items()}
+DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT, MACHINE) for name, (_, default) in group.items()}
 OF_NO_MODEL: Final = frozenset(("block_size", "page_size", "no_prefix_caching"))
 """Options that say something where no model is named."""
 MODEL_NAMED_BY: Final = ("model", "layers", "kv_heads", "head_dim")
 
 
-@with_options(MODEL, BUDGET, DEPLOYMENT)
+@with_options(MODEL, BUDGET, DEPLOYMENT, MACHINE)
 def prefix(
     call: typer.Context,
     file: Annotated[
@@ -65,7 +68,8 @@ def _deployed(typed: Mapping[str, Any], engine: str, context: int | None) -> "De
     check_owned(typed, (rules.name,))
     check_reuse(rules.name, prefix_caching=not typed["no_prefix_caching"])
     if any(typed[name] is not None for name in MODEL_NAMED_BY):
-        return with_model(_question(typed, rules, context))
+        machine = _machine(typed)
+        return with_model(_question(typed, rules, context, timed=machine is not None), machine)
     given = [name for name, default in DEFAULTS.items() if name not in OF_NO_MODEL and typed[name] != default] + ["context"] * (context is not None)
     if given:
         flag = "as" if given[0] == "as_model_type" else given[0].replace("_", "-")
@@ -73,7 +77,19 @@ def _deployed(typed: Mapping[str, Any], engine: str, context: int | None) -> "De
     return without_model(rules, typed["block_size"] if typed["page_size"] is None else typed["page_size"])
 
 
-def _question(typed: Mapping[str, Any], rules: "Engine", context: int | None) -> "Question":
+def _machine(typed: Mapping[str, Any]) -> "Machine | None":
+    """How fast the GPU is, where one is named: cards of a name that differ in it are not told apart for that alone."""
+    if typed["gpu"] is None:
+        return None
+    try:
+        return machine_asked(typed, deployed_gpus(typed, shared_heads(typed)))[2]
+    except KvcalcError:
+        if any(typed[name] is not None for name in MACHINE):
+            raise
+        return None
+
+
+def _question(typed: Mapping[str, Any], rules: "Engine", context: int | None, *, timed: bool) -> "Question":
     """What a server of the model has for its cache, where a GPU or a budget is stated."""
     from kvcalc.budget import Asked, Question
     from kvcalc.results.fit import GpuInfo
@@ -87,7 +103,7 @@ def _question(typed: Mapping[str, Any], rules: "Engine", context: int | None) ->
     found, length = find_model(typed, context, rules.name, None)
     stated, notes = checkpoint_of(found, named=named is not None) if weighs else (None, ())
     return Question(
-        found.weighed() if weighs else found.spec,
+        found.weighed() if weighs or timed else found.spec,
         rules,
         with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed),
         Asked(found.name, found.source, found.served_as, length, 1),

@@ -10,9 +10,11 @@ from kvcalc.budget import Question, budget
 from kvcalc.engines.base import Engine, Plan
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.estimate import model_info
+from kvcalc.latency import clock
 from kvcalc.layers import Note
+from kvcalc.machine import Machine
 from kvcalc.prefix.prompt import Prompt
-from kvcalc.prefix.sharing import SAMPLE, SAMPLE_CHARS, Encode, Held, Rules, Shared, shared
+from kvcalc.prefix.sharing import SAMPLE, SAMPLE_CHARS, Encode, Held, Prefill, Rules, Shared, shared
 from kvcalc.results.prefix import Prefix, Reading
 from kvcalc.results.shared import ModelInfo
 from kvcalc.search import largest
@@ -67,9 +69,10 @@ def _default_block(engine: str) -> int:
             return 1  # sglang/srt/server_args.py 0.5.23, page_size
 
 
-def with_model(question: Question) -> Deployed:
-    """The rules for a model, with its KV budget where the question states one. Raises KvcalcError where the engine cannot run the model so, reuses no prefix,
-    or has no memory left for a cache.
+def with_model(question: Question, machine: Machine | None = None) -> Deployed:
+    """The rules for a model, with its KV budget where the question states one, and with the time of its prompts on a `machine`.
+
+    Raises KvcalcError where the engine cannot run the model so, reuses no prefix, or has no memory left for a cache.
     """
     engine, spec, options, asked = question.engine, question.spec, question.options, question.asked
     check_reuse(engine.name, prefix_caching=options.prefix_caching)
@@ -90,7 +93,25 @@ def with_model(question: Question) -> Deployed:
         notes.append(Note(code="budget", text=f"the cache has {format_bytes(budgeted.memory.kv_bytes)} on one GPU{between}"))
     notes += _reuse_notes(question, plan)
     held = Held(units, pool.unit_bytes, lru_cache(maxsize=1 << 16)(lambda tokens: plan.need(tokens)[0]), asked.context)
-    return Deployed(engine, Rules(block, held), model_info(spec, asked.name, asked.source), tuple(notes))
+    prefill, time_notes = _prefill(question, machine)
+    return Deployed(engine, Rules(block, held, prefill), model_info(spec, asked.name, asked.source), (*notes, *time_notes))
+
+
+def _prefill(question: Question, machine: Machine | None) -> tuple[Prefill | None, list[Note]]:
+    """How long a prompt likely takes of which so many tokens are cached, or why that is not told."""
+    if machine is None:
+        return None, []
+    timed = clock(question, machine)
+    if timed.prompt(1).compute is None:
+        text = f"what {machine.name} computes in a second is not known, and so the time that is saved is not: state it with --tflops"
+        return None, [Note(code="time", text=text)]
+
+    @lru_cache(maxsize=1 << 16)
+    def seconds(cached: int, tokens: int) -> tuple[float, float]:
+        times = timed.prompt(tokens, cached)
+        return times.low, times.high
+
+    return seconds, []
 
 
 def check_reuse(engine: str, *, prefix_caching: bool) -> None:

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from kvcalc.errors import printable
-from kvcalc.render.style import Grid, notes, with_version
+from kvcalc.render.style import Grid, milliseconds, notes, with_version
 from kvcalc.results.prefix import Break, Breaks, Hits, Prefix, Rate, Reading
 from kvcalc.units import format_bytes
 
@@ -98,11 +98,11 @@ def _place(each: Break) -> str:
 
 def _caches(result: Prefix, mark: str) -> Grid:
     timed = result.unlimited.seconds_saved_low is not None
-    grid = Grid(left=["cache"], right=["hit rate", "prefill saved", "of tokens", "prompts hit", *(["prefill time saved"] if timed else [])])
+    grid = Grid(left=["cache"], right=["hit rate", "tokens saved", "prompts hit", *(["ms saved"] if timed else [])])
     for name, hits in (("without end", result.unlimited), (_budget(result.budget), result.budget)):
         if hits is not None:
             found = f"{hits.prompts_hit:,} of {hits.prompts:,}"
-            grid.add(name, mark + percent(hits), f"{mark}{hits.hit_tokens:,}", f"{mark}{hits.tokens:,}", found, *([_seconds(hits)] if timed else []))
+            grid.add(name, mark + percent(hits), f"{mark}{hits.hit_tokens:,}", found, *([_seconds(hits)] if timed else []))
     return grid
 
 
@@ -111,7 +111,9 @@ def _budget(hits: Hits | None) -> str:
 
 
 def _seconds(hits: Hits) -> str:
-    return f"~{hits.seconds_saved_low:,.0f} to {hits.seconds_saved_high:,.0f} s"
+    """Of prefill: the low and the high end of what is likely."""
+    low, high = hits.seconds_saved_low or 0.0, hits.seconds_saved_high or 0.0
+    return f"~{milliseconds(low)} to {milliseconds(high)}"
 
 
 def _tree(result: Prefix, mark: str, console: Console) -> None:
