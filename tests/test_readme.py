@@ -1,6 +1,7 @@
 """The README is true: its screens are real output, its recipe for a model works as it stands."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ def test_a_screen_is_real_output(words: str, screen: str) -> None:
     """What is measured on a device is shown up to what its rows mean."""
     if words.startswith("verify"):
         pytest.importorskip("torch", reason="torch is not installed: nothing can be measured")
-        assert kvcalc(*words.split()).out.startswith(screen)
+        assert kvcalc(*shlex.split(words)).out.startswith(screen)
         return
-    assert kvcalc(*words.split()).out.rstrip("\n") == screen
+    assert kvcalc(*shlex.split(words)).out.rstrip("\n") == screen
 
 
 def test_every_option_and_command_is_mentioned() -> None:

@@ -1,0 +1,147 @@
+"""`kvcalc replay`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvcalc.cli.budget import BUDGET, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.cli.machine import MACHINE, machine_asked
+from kvcalc.cli.options import DEPLOYMENT, MODEL, RATIO, Context, Json, check_owned, check_together, find_model, options_of, with_options
+from kvcalc.errors import ExitCode
+
+if TYPE_CHECKING:
+    from kvcalc.replay import ReplayQuestion
+    from kvcalc.replay.fleet import Routing
+    from kvcalc.replay.requests import Reading, Row
+
+
+@with_options(MODEL, BUDGET, DEPLOYMENT, MACHINE)
+def replay(
+    call: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A trace, CSV or JSONL, gzipped or not: Azure, BurstGPT, Mooncake, or arrival, prompt, output; - reads it."),
+    ] = None,
+    synthetic: Annotated[
+        str | None,
+        typer.Option(
+            "--synthetic", metavar="WORDS", help="In place of a file: 'prompt=lognormal(512,1.0) output=geometric(200) rate=5/s requests=1000 seed=0'."
+        ),
+    ] = None,
+    routing: Annotated[
+        str | None,
+        typer.Option(
+            "--routing",
+            metavar="NAME",
+            show_default="round-robin",
+            help="How requests find one of several replicas: round-robin, sticky (a conversation stays), prefix (the longest in a cache).",
+        ),
+    ] = None,
+    rate_scale: Annotated[Decimal, typer.Option("--rate-scale", **RATIO, help="Arrivals come so many times as fast.")] = Decimal(1),
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")] = False,
+    context: Context = None,
+    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm (older: vllm@0.11), sglang or trtllm.")] = "vllm",
+    as_json: Json = False,
+) -> int:
+    """A trace of requests replayed: waits, memory used and wasted, prefixes found again, what would change. Exit code 1: some requests can never fit."""
+    if (file is None) == (synthetic is None):
+        raise typer.BadParameter("name a trace (- reads standard input), or draw one with --synthetic")
+    if strict and file is None:
+        raise typer.BadParameter("--strict goes with a file")
+    typed = call.params
+    if routing is not None and typed["dp"] == 1:
+        raise typer.BadParameter("--routing goes with several replicas: add --dp 2 or more")
+    from kvcalc.replay import replay as compute
+
+    with _requests(file, synthetic, strict=strict) as (rows, reading):
+        result = compute(_asked(typed, context, engine, rate_scale)._replace(routing=_routing_named(routing)), rows, reading)
+    if as_json:
+        print(result.to_json())
+    else:
+        from kvcalc.render.replay import render_replay
+        from kvcalc.render.style import console_for_stdout
+
+        render_replay(result, console_for_stdout())
+    return ExitCode.NO if result.outcome.never else ExitCode.YES
+
+
+def _routing_named(name: str | None) -> "Routing":
+    from kvcalc.replay.fleet import ROUTINGS
+
+    found = next((routing for routing in ROUTINGS if routing == (name or ROUTINGS[0])), None)
+    if found is None:
+        raise typer.BadParameter(f"--routing {(name or '')[:40]!r} is not known; known: {', '.join(ROUTINGS)}")
+    return found
+
+
+@contextmanager
+def _requests(file: str | None, synthetic: str | None, *, strict: bool) -> "Iterator[tuple[Iterator[Row], Reading]]":
+    """The requests of a file, or drawn ones, with a bar on a terminal that says how far they are."""
+    import sys
+
+    from kvcalc.replay.requests import Reading
+    from kvcalc.replay.synthetic import parse_synthetic
+    from kvcalc.traces import open_trace, size_of
+
+    told = sys.stderr.isatty()
+    if synthetic is not None:
+        drawn = parse_synthetic(synthetic)
+        with _progress(drawn.requests if told else None) as progress:
+            yield _counted(drawn.rows(), progress), Reading(synthetic, "synthetic")
+    elif file is not None:
+        with _progress(size_of(file) if told else None) as progress, open_trace(file, strict=strict, progress=progress) as trace:
+            yield trace
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Callable[[int], None] | None]:
+    """None where there is no terminal, and for what has no length: rich is not loaded then."""
+    if total is None:
+        yield None
+        return
+    from kvcalc.render.replay import progress
+
+    with progress(total) as told:
+        yield told
+
+
+def _counted(rows: "Iterator[Row]", progress: Callable[[int], None] | None) -> "Iterator[Row]":
+    for number, row in enumerate(rows):
+        if progress is not None and number % 4096 == 0:
+            progress(number)
+        yield row
+
+
+def _asked(typed: dict[str, Any], context: int | None, engine: str, rate_scale: Decimal) -> "ReplayQuestion":
+    from kvcalc.budget import Asked, Question
+    from kvcalc.engines import find_engine
+    from kvcalc.replay import ReplayQuestion
+
+    rules = find_engine(engine)
+    check_owned(typed, (rules.name,))
+    utilization = utilization_of(typed, rules.name)
+    of_a_gpu = {"--utilization": utilization, "--reserve": typed["reserve"] or None}
+    check_together("--kv-mem states what is left for the cache", typed["kv_mem"], of_a_gpu)
+    tp = shared_heads(typed)
+    info, device, machine = machine_asked(typed, deployed_gpus(typed, tp))
+    memory = None if info.memory_bytes is None else info.memory_bytes * tp * typed["pp"]
+    found, length = find_model(typed, context, rules.name, memory)
+    named = quantization_named(typed["quantization"])
+    stated, notes = checkpoint_of(found, named=named is not None)
+    question = Question(
+        found.weighed(),
+        rules,
+        with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed),
+        Asked(found.name, found.source, found.served_as, length, 1),
+        info,
+        kv_bytes=typed["kv_mem"],
+        utilization=utilization,
+        weights=stated,
+        quantization=named,
+        reserve_bytes=typed["reserve"],
+        notes=notes,
+    )
+    return ReplayQuestion(question, machine, rate_scale=float(rate_scale))

@@ -1,0 +1,355 @@
+"""Request traces as files: the place that opens them. A trace is read line by line, however long it is."""
+
+import csv
+import gzip
+import heapq
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import chain
+from math import inf, isfinite
+from pathlib import Path
+from typing import IO, Any, Final, Literal, NamedTuple
+
+from kvcalc.errors import KvcalcError, printable
+from kvcalc.replay.requests import ID_TOKENS, Kind, Reading, Row
+from kvcalc.units import shorten
+
+MOST_LINE_BYTES: Final = 1 << 22
+"""A longer line is no request: a million block ids are shorter."""
+MOST_TOKENS: Final = 10**8
+"""A length beyond that of any model is a damaged line."""
+MOST_SECONDS: Final = 10**10
+WINDOW: Final = 4096
+"""Lines among which requests are put in the order of their arrival."""
+SHOWN: Final = 5
+"""Malformed lines that are told."""
+
+GZIP: Final = b"\x1f\x8b"
+BINARY: Final = {b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+"""What else traces come in, by how it begins."""
+
+Progress = Callable[[int], None]
+"""Told from time to time how many bytes of the file have been read."""
+
+
+class Schema(NamedTuple):
+    """The columns of a kind of trace. `per_second`: units of its time stamps in a second, None where they are a date. `optional` names a session."""
+
+    kind: Kind
+    arrival: str
+    prompt: str
+    output: str
+    per_second: int | None = 1
+    ids: str | None = None
+    session: str | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.arrival, self.prompt, self.output, self.ids) if name is not None)
+
+
+SCHEMAS: Final = (
+    Schema("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", per_second=None),
+    Schema("burstgpt", "Timestamp", "Request tokens", "Response tokens", session="Session ID"),
+    Schema("mooncake", "timestamp", "input_length", "output_length", per_second=1000, ids="hash_ids"),
+    Schema("kvcalc", "arrival", "prompt", "output", session="session"),
+)
+"""Azure/AzurePublicDataset, HPMLL/BurstGPT (the third file has two columns more), kvcache-ai/Mooncake (milliseconds), and kvcalc's own plain names
+(seconds)."""
+
+
+class _MalformedError(Exception):
+    """What is wrong with a line."""
+
+
+class Trace(NamedTuple):
+    """An open trace: `rows` in the order of arrival, from 0 seconds on, and what was met, which grows while they are taken."""
+
+    rows: Iterator[Row]
+    reading: Reading
+
+
+@contextmanager
+def open_trace(name: str, *, strict: bool = False, progress: Progress | None = None) -> Iterator[Trace]:
+    """A trace from a file, gzipped or not, or from standard input (`-`). The header, or the names of the first object, tell what it is.
+
+    Raises KvcalcError for a file that cannot be read or is no trace, and where `strict` for the first malformed line; while rows are taken also for a header
+    of another kind of trace among them.
+    """
+    source = "standard input" if name == "-" else name
+    with _opened(name) as raw:
+        text = _unpacked(raw, source)
+        lines = _lines(text, raw, progress)
+        first = next(((number, line) for number, line in lines if line.strip()), None)
+        if first is None:
+            raise KvcalcError(f"{shorten(source)} is empty", hint="a trace has a header (CSV) or an object a line (JSONL)")
+        parse, reading = _parser(first[1], source)
+        wanted = chain([first], lines) if first[1].lstrip().startswith("{") else lines
+        yield Trace(_from_zero(_in_order(_rows(wanted, parse, reading, strict=strict), reading, strict=strict)), reading)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[io.BufferedReader]:
+    if name == "-":
+        with open(0, "rb", closefd=False) as file:
+            yield file
+        return
+    try:
+        file = Path(name).expanduser().open("rb")
+    except OSError as error:
+        raise KvcalcError(f"{name[:200]} cannot be read: {error.strerror}") from None
+    with file:
+        yield file
+
+
+def size_of(name: str) -> int | None:
+    """Bytes of a trace's file, None where that is not known."""
+    path = Path(name).expanduser()
+    return path.stat().st_size if path.is_file() else None
+
+
+def _unpacked(raw: io.BufferedReader, source: str) -> IO[bytes] | gzip.GzipFile:
+    begin = raw.peek(8)[:8]
+    if begin.startswith(GZIP):
+        return gzip.open(raw)
+    for magic, form in BINARY.items():
+        if begin.startswith(magic):
+            raise KvcalcError(f"{shorten(source)} is a {form} file", hint="unpack it to CSV or JSONL, or pipe it in: ... | kvcalc replay - ...")
+    return raw
+
+
+def _lines(text: IO[bytes] | gzip.GzipFile, raw: io.BufferedReader, progress: Progress | None) -> Iterator[tuple[int, str]]:
+    """Each line and its number; one that is too long is cut, and what is left of it skipped."""
+    number = 0
+    try:
+        while line := text.readline(MOST_LINE_BYTES):
+            number += 1
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
+            while not line.endswith(b"\n") and len(line) == MOST_LINE_BYTES:
+                line = text.readline(MOST_LINE_BYTES)
+            if progress is not None and number % 4096 == 0:
+                progress(raw.tell())
+    except (OSError, EOFError, zlib.error) as error:
+        raise KvcalcError(f"line {number + 1} cannot be read: {printable(str(error))}", hint="is the file whole?") from None
+
+
+def _parser(first: str, source: str) -> tuple[Callable[[str], Row], Reading]:
+    """What reads a line of the trace that begins so."""
+    if first.lstrip().startswith("{"):
+        try:
+            names = set(_object(first))
+        except _MalformedError as error:
+            raise KvcalcError(f"{shorten(source)} is no trace: its first line is {error}", hint=_known()) from None
+        schema = _schema(names, source)
+        identity: Literal["blocks", "sessions"] | None = "blocks" if schema.ids is not None else "sessions" if schema.session in names else None
+        return _json_parser(schema, names), Reading(source, schema.kind, identity)
+    try:
+        columns = _cells(first)
+    except _MalformedError:
+        columns = []
+    schema = _schema({name.strip() for name in columns}, source)
+    if schema.ids is not None:
+        raise KvcalcError(f"{shorten(source)} has the columns of a Mooncake trace, which is JSONL", hint="one object a line, hash_ids a list of numbers")
+    positions = {name.strip(): index for index, name in enumerate(columns)}
+    return _csv_parser(schema, positions), Reading(source, schema.kind, "sessions" if schema.session in positions else None)
+
+
+def _schema(names: set[str], source: str) -> Schema:
+    for schema in SCHEMAS:
+        if names.issuperset(schema.needs):
+            return schema
+    shown = shorten(printable(", ".join(sorted(names))), 120)
+    raise KvcalcError(f"{shorten(source)} has the columns of no trace that is known: {shown}", hint=_known())
+
+
+def _known() -> str:
+    return "known are " + "; ".join(f"{schema.kind}: {', '.join(schema.needs)}" for schema in SCHEMAS)
+
+
+def _csv_parser(schema: Schema, positions: dict[str, int]) -> Callable[[str], Row]:
+    arrival, prompt, output = (positions[name] for name in (schema.arrival, schema.prompt, schema.output))
+    session = None if schema.session is None else positions.get(schema.session)
+    width = len(positions)
+    seconds = _date if schema.per_second is None else _number
+
+    def parse(line: str) -> Row:
+        cells = _cells(line)
+        if len(cells) != width:
+            names = {cell.strip() for cell in cells}
+            _check_header(names)
+            raise _MalformedError(f"{len(cells)} columns, not {width}")
+        try:
+            lengths = _length(cells[prompt], schema.prompt), _length(cells[output], schema.output)
+        except _MalformedError:
+            _check_header({cell.strip() for cell in cells}, own=schema)
+            raise
+        named = cells[session].strip() if session is not None else ""
+        return Row(seconds(cells[arrival]), *lengths, session=named or None)
+
+    return parse
+
+
+def _cells(line: str) -> list[str]:
+    if '"' not in line:
+        return line.rstrip("\r\n").split(",")
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        raise _MalformedError("no line of a CSV file") from None
+
+
+class _RepeatedHeaderError(Exception):
+    """The header again, as where files were put one behind the other."""
+
+
+def _check_header(names: set[str], own: Schema | None = None) -> None:
+    """Raises KvcalcError where a line is the header of another trace."""
+    for schema in SCHEMAS:
+        if names.issuperset(schema.needs):
+            if schema == own:
+                raise _RepeatedHeaderError
+            raise KvcalcError(f"the header of another trace ({schema.kind}) stands among the lines", hint="replay one trace at a time")
+
+
+def _json_parser(schema: Schema, first: set[str]) -> Callable[[str], Row]:
+    def parse(line: str) -> Row:
+        found = _object(line)
+        missing = [name for name in schema.needs if name not in found]
+        if missing:
+            if others := [other.kind for other in SCHEMAS if found.keys() >= set(other.needs)]:
+                raise KvcalcError(f"a request of another trace ({others[0]}) stands among the lines", hint="replay one trace at a time")
+            raise _MalformedError(f"no {missing[0]}")
+        stamp = found[schema.arrival]
+        if schema.per_second is None:
+            arrival = _date(stamp)
+        elif isinstance(stamp, int | float) and not isinstance(stamp, bool):
+            arrival = _seconds(stamp / schema.per_second)
+        else:
+            raise _MalformedError(f"{schema.arrival} is no number")
+        prompt, output = _length(found[schema.prompt], schema.prompt), _length(found[schema.output], schema.output)
+        session = found.get(schema.session) if schema.session in first else None
+        return Row(arrival, prompt, output, _ids(found[schema.ids], prompt) if schema.ids else (), None if session is None else str(session)[:200])
+
+    return parse
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _MalformedError("no JSON object") from None
+    if not isinstance(found, dict):
+        raise _MalformedError("no JSON object")
+    return found
+
+
+def _length(value: object, name: str) -> int:
+    """Tokens of a prompt or an answer."""
+    if isinstance(value, str):
+        text = value.strip()
+        whole = text.removesuffix(".0")
+        if not whole.removeprefix("-").isdecimal() or len(whole) > 30:
+            raise _MalformedError(f"{name} is no whole number")
+        number = int(whole)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        raise _MalformedError(f"{name} is no whole number")
+    if number < 0:
+        raise _MalformedError(f"{name} is below 0")
+    if number > MOST_TOKENS:
+        raise _MalformedError(f"{name} is above {MOST_TOKENS:,}")
+    return number
+
+
+def _ids(value: object, prompt: int) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, int) and 0 <= each < 1 << 63 for each in value):
+        raise _MalformedError("hash_ids is no list of numbers")
+    if len(value) != -(-prompt // ID_TOKENS):
+        raise _MalformedError(f"{len(value)} hash_ids, not one for each {ID_TOKENS} of {prompt:,} tokens")
+    return tuple(value)
+
+
+def _number(text: str) -> float:
+    try:
+        return _seconds(float(text))
+    except ValueError:
+        raise _MalformedError("the time stamp is no number") from None
+
+
+def _seconds(number: float) -> float:
+    if not isfinite(number) or abs(number) > MOST_SECONDS:
+        raise _MalformedError("the time stamp is absurd")
+    return number
+
+
+def _date(value: object) -> float:
+    """A date and time; digits of a second behind the sixth are dropped, as Azure's seventh."""
+    text = str(value).strip()
+    head, dot, part = text.partition(".")
+    digits = len(part) - len(part.lstrip("0123456789"))
+    try:
+        stamp = datetime.fromisoformat(head + dot + part[: min(digits, 6)].ljust(6, "0") + part[digits:] if dot else text)
+    except ValueError:
+        raise _MalformedError("the time stamp is no date") from None
+    return (stamp if stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)).timestamp()
+
+
+def _rows(lines: Iterator[tuple[int, str]], parse: Callable[[str], Row], reading: Reading, *, strict: bool) -> Iterator[tuple[int, Row]]:
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = parse(line)
+        except _RepeatedHeaderError:
+            continue
+        except _MalformedError as error:
+            _refuse(number, str(error), reading, strict=strict)
+            continue
+        except KvcalcError as error:
+            raise KvcalcError(f"line {number:,}: {error.message}", hint=error.hint) from None
+        if row.prompt and row.output:
+            yield number, row
+        else:
+            reading.empty += 1
+
+
+def _refuse(number: int, why: str, reading: Reading, *, strict: bool) -> None:
+    if strict:
+        raise KvcalcError(f"line {number:,}: {why}", hint="leave out --strict to count such lines and go on")
+    reading.malformed += 1
+    if len(reading.malformed_lines) < SHOWN:
+        reading.malformed_lines.append(f"line {number:,}: {why}")
+
+
+def _in_order(rows: Iterator[tuple[int, Row]], reading: Reading, *, strict: bool) -> Iterator[Row]:
+    """Rows by their arrival. One that comes too late to be put in order is malformed."""
+    ahead: list[tuple[float, int, Row]] = []
+    newest = last = -inf
+    for number, row in rows:
+        if len(ahead) < WINDOW:
+            heapq.heappush(ahead, (row.arrival_s, number, row))
+        else:
+            arrival, _, least = heapq.heappushpop(ahead, (row.arrival_s, number, row))
+            if arrival < last:
+                _refuse(number, "earlier than requests long before it", reading, strict=strict)
+                continue
+            last = arrival
+            yield least
+        reading.unordered += row.arrival_s < newest
+        newest = max(newest, row.arrival_s)
+    while ahead:
+        yield heapq.heappop(ahead)[2]
+
+
+def _from_zero(rows: Iterator[Row]) -> Iterator[Row]:
+    first = next(rows, None)
+    if first is None:
+        return
+    yield first._replace(arrival_s=0.0)
+    for row in rows:
+        yield row._replace(arrival_s=row.arrival_s - first.arrival_s)
