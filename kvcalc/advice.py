@@ -75,7 +75,7 @@ def _confirmed(question: Question, levers: tuple[_Lever, ...]) -> Change | None:
         return None  # the engine does not run the model so
     if not result.fits:
         return None
-    held = next(row.requests for row in result.lengths if row.context == result.context)
+    held = result.held
     text, options = ", ".join(lever.text for lever in levers), " ".join(lever.options for lever in levers)
     return Change(text=text, options=options, requests=held, context=result.context, gpus=result.gpus)
 
@@ -99,7 +99,7 @@ def _lesser_questions(question: Question, found: Fit) -> Iterator[_Lever]:
     longest = largest(lambda tokens: units_wanted(plan, plan.need(tokens)[0], asked.batch) <= usable, asked.context)
     if 0 < longest < asked.context:
         yield _Lever("asked", 0, "shorter requests", f"--context {longest}", lambda old: old._replace(asked=asked._replace(context=longest)))
-    held = next(row.requests for row in found.lengths if row.context == found.context)
+    held = found.held
     if 0 < held < asked.batch:
         yield _Lever("asked", 0, "fewer requests at once", f"--batch {held}", lambda old: old._replace(asked=asked._replace(batch=held)))
 

@@ -15,6 +15,7 @@ from kvcalc.results.fit import GpuInfo, Memory, Range
 from kvcalc.tensors import WeighedModel, weighed
 from kvcalc.units import format_bytes
 from kvcalc.weights import checkpoint_bytes
+from kvcalc.workload import Workload
 
 NVIDIA_SMI_HIDES: Final = "0.9 GiB"
 """At most: 81,920 MiB of an A100 80GB are 79.15 to 79.32 GiB for CUDA, 15,360 MiB of a T4 14.56 to 14.74 (public logs)."""
@@ -56,7 +57,8 @@ class Latency(NamedTuple):
 class Question(NamedTuple):
     """A model on an engine, so deployed, on that GPU. `kv_bytes` is the KV budget of one GPU where it is stated; else it is what is left of `utilization` x
     memory after the weights (`weights`, else by the tensors), what the engine keeps beside them, and a `reserve_bytes`. `quantization` replaces that of a
-    checkpoint that has none. `latency` is what the requests must be served within. `notes` is what was said while these were looked up.
+    checkpoint that has none. `latency` is what the requests must be served within, `workload` what they are like beside
+    their longest length. `notes` is what was said while these were looked up.
     """
 
     spec: ModelSpec
@@ -70,6 +72,7 @@ class Question(NamedTuple):
     quantization: Named | None = None
     reserve_bytes: int = 0
     latency: Latency | None = None
+    workload: Workload | None = None
     notes: tuple[Note, ...] = ()
 
 

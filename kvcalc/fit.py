@@ -8,16 +8,18 @@ from typing import Any, Final, Literal, NamedTuple
 from kvcalc.budget import Budget, Latency, Question, Weights, budget_for, quantization_by_name, weights_of
 from kvcalc.engines.base import Capacity, Options, Plan
 from kvcalc.engines.ideal import IDEAL
+from kvcalc.engines.reuse import check_reuse
 from kvcalc.errors import KvcalcError
 from kvcalc.estimate import LAYER_CAUSES, formula_bytes, length_notes, model_info, rows_of_one_copy
 from kvcalc.latency import Within, clock, within
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import KvDtype
-from kvcalc.results.fit import CapacityInfo, Difference, Division, Fit, Fits, LatencyInfo, LengthRow, Range, Totals
+from kvcalc.results.fit import CapacityInfo, Difference, Division, Fit, Fits, LatencyInfo, LengthRow, MixInfo, Range, SharedInfo, Totals
 from kvcalc.results.shared import Parallel
 from kvcalc.search import largest
 from kvcalc.tensors import weighed
 from kvcalc.timing import Clock, seconds_of
+from kvcalc.workload import SAFE_DEVIATIONS, SAFE_PERCENT, Lengths, Mixed, Shared, mixed, shared
 
 CHECKPOINT: Final = "CHECKPOINT"
 """What a server is told to load where the model's own repository is not quantized and the question is about one that is."""
@@ -31,8 +33,8 @@ Limit = Literal["kv_bytes", "max_seqs", "weights", "ttft", "tpot"]
 
 class Held(NamedTuple):
     """What one replica holds of requests of one length: `blocks` of the `budget`, of which `usable` by requests; the `need` of one request in them; whether the
-    batch `fits`, and the bytes of one GPU that it lacks; the `longest` request; the `capacity` that the engine reports; how many `whole` requests;
-    and those that are served `within` the times that are asked for.
+    batch `fits`, and the bytes of one GPU that it lacks; the `longest` request; the `capacity` that the engine reports; how many `whole` requests,
+    each with so many units of its `own`, or `mixed` ones of known lengths; and those that are served `within` the times that are asked for.
     """
 
     budget: Budget
@@ -44,6 +46,8 @@ class Held(NamedTuple):
     longest: int
     capacity: Capacity
     whole: int
+    own: int
+    mixed: Mixed | None
     within: Within | None
     limited_by: Limit
 
@@ -73,12 +77,29 @@ class Deployed:
         latency = self.question.latency
         return None if latency is None else (clock(self.question, latency.machine), latency)
 
+    def shared(self, context: int) -> Shared:
+        """What requests of so many tokens have alike, and hold once."""
+        workload = self.question.workload
+        if workload is not None and workload.shared_prefix:
+            check_reuse(self.question.engine.name, prefix_caching=self.question.options.prefix_caching)
+        return shared(self.plan, workload, context)
+
+    def mixed(self, context: int, usable: int) -> Mixed | None:
+        """Requests of the lengths that are known, none longer than the context; None where none are."""
+        lengths, alike = self.lengths(context), self.shared(context)
+        return None if lengths is None else mixed(lengths, alike.own, max(0, usable - alike.once(context)))
+
+    def lengths(self, context: int) -> Lengths | None:
+        """Those of the requests that a server for so many tokens takes, where lengths are known."""
+        workload = self.question.workload
+        return None if workload is None or workload.lengths is None else workload.lengths.up_to(context)
+
     def within(self, context: int) -> Within | None:
         """Requests of so many tokens that are served in time, None where no time is asked for."""
         if self._clock is None:
             return None
         if context not in self._within:
-            self._within[context] = within(*self._clock, context)
+            self._within[context] = within(*self._clock, context, self.shared(context).tokens)
         return self._within[context]
 
     def budget(self, context: int) -> Budget:
@@ -111,12 +132,16 @@ class Deployed:
         usable = max(0, blocks - plan.reserved)
         need = plan.need(context)[0]
         longest = self.longest(usable, longest_asked(self.question.spec, context))
-        wanted = units_wanted(plan, need, batch)
-        in_time = self.within(context)
+        alike, in_time, of_mix = self.shared(context), self.within(context), self.mixed(context, usable)
+        once, own = alike.once(context), alike.own(context)
+        wanted = once + units_wanted(plan, own, batch)
+        whole = _whole(plan, max(0, usable - once), own)
+        capacity = Capacity((usable - once) / own, (usable - once) * context // own) if once else plan.capacity(blocks, context)
         holds = wanted <= usable
+        if of_mix is not None:
+            whole, holds = of_mix.safe, batch <= of_mix.safe
+            capacity = Capacity(of_mix.mean, int(of_mix.mean * self._mean_tokens(context)))
         fits = holds and (in_time is None or batch <= in_time.requests)
-        whole = _whole(plan, usable, need)
-        capacity = plan.capacity(blocks, context)
         limited_by = _limit(self.question, budgeted, plan, whole)
         if in_time is not None and in_time.requests < whole:
             whole, limited_by = in_time.requests, in_time.bound_by
@@ -133,6 +158,8 @@ class Deployed:
             longest=longest,
             capacity=capacity,
             whole=whole,
+            own=own,
+            mixed=of_mix,
             within=in_time,
             limited_by=limited_by,
         )
@@ -174,7 +201,7 @@ class Deployed:
         memory, ranges = held.budget.memory, held.budget.ranges
         low = high = held.whole
         if (ends := ranges.get("kv_bytes")) is not None:
-            low, high = (_whole(plan, max(0, end // pool.unit_bytes - plan.reserved), held.need) for end in (ends.low, ends.high))
+            low, high = (self._requests(max(0, end // pool.unit_bytes - plan.reserved), held, context) for end in (ends.low, ends.high))
         if held.within is not None:
             low, high = min(low, held.within.low), min(max(high, held.whole), held.within.high)
         return {
@@ -194,14 +221,60 @@ class Deployed:
                 slots=plan.slots,
             ),
             "capacity_range": Range(low=low, high=high),
-            "totals": Totals(requests=dp * held.whole, tokens=dp * _together(plan, held.usable, held.whole, context)),
+            "totals": Totals(requests=dp * held.whole, tokens=dp * self._together(held, context)),
             "fits": held.fits,
             "lacking_bytes": held.lacking_bytes,
             "limited_by": held.limited_by,
-            "latency": None if held.within is None else self._latency_info(held, held.within),
+            "latency": None if held.within is None else self._latency_info(held, held.within, context),
+            "shared": self._shared_info(context),
+            "mix": None if held.mixed is None else self._mix_info(held, held.mixed, context),
         }
 
-    def _latency_info(self, held: Held, in_time: Within) -> LatencyInfo:
+    def _together(self, held: Held, context: int) -> int:
+        """Tokens of the whole requests together."""
+        return int(held.whole * self._mean_tokens(context)) if held.mixed is not None else _together(self.plan, held.usable, held.whole, context)
+
+    def _requests(self, usable: int, held: Held, context: int) -> int:
+        """Whole requests that so many units hold, of mixed lengths where these are known."""
+        of_mix = self.mixed(context, usable)
+        return _whole(self.plan, max(0, usable - self.shared(context).once(context)), held.own) if of_mix is None else of_mix.safe
+
+    def _mean_tokens(self, context: int) -> float:
+        lengths = self.lengths(context)
+        return context if lengths is None else lengths.mean_tokens
+
+    def _shared_info(self, context: int) -> SharedInfo | None:
+        workload, alike = self.question.workload, self.shared(context)
+        if workload is None or not workload.shared_prefix:
+            return None
+        return SharedInfo(
+            tokens=workload.shared_prefix,
+            held_tokens=alike.tokens,
+            block_tokens=alike.block,
+            once_bytes=alike.once(context) * self.pool.unit_bytes,
+            own_bytes=alike.own(context) * self.pool.unit_bytes,
+        )
+
+    def _mix_info(self, held: Held, of_mix: Mixed, context: int) -> MixInfo | None:
+        lengths = self.lengths(context)
+        if lengths is None:
+            return None
+        return MixInfo(
+            source=lengths.source,
+            requests=lengths.number,
+            mean_tokens=lengths.mean_tokens,
+            p50_tokens=lengths.percentile(50),
+            p95_tokens=lengths.percentile(95),
+            p99_tokens=lengths.percentile(99),
+            max_tokens=lengths.percentile(100),
+            mean_bytes=int(of_mix.mean_units * self.pool.unit_bytes),
+            mean_requests=of_mix.mean,
+            safe_requests=of_mix.safe,
+            safe_percent=SAFE_PERCENT,
+            longest_requests=_whole(self.plan, max(0, held.usable - self.shared(context).once(context)), held.own),
+        )
+
+    def _latency_info(self, held: Held, in_time: Within, context: int) -> LatencyInfo:
         latency = self.question.latency
         ttft_us, tpot_us = (None, None) if latency is None else latency[1:3]
         return LatencyInfo(
@@ -209,7 +282,7 @@ class Deployed:
             tpot_limit_s=None if tpot_us is None else tpot_us / 1e6,
             requests=in_time.requests,
             requests_range=Range(low=in_time.low, high=in_time.high),
-            memory_requests=_whole(self.plan, held.usable, held.need),
+            memory_requests=self._requests(held.usable, held, context),
             ttft=None if in_time.ttft.compute is None else seconds_of(in_time.ttft),
             tpot=seconds_of(in_time.tpot),
         )
@@ -217,14 +290,20 @@ class Deployed:
     def length(self, usable: int, tokens: int) -> LengthRow:
         """What a server that takes requests of up to so many tokens holds of them, in time where one is asked for."""
         need, in_time = self.plan.need(tokens)[0], self.within(tokens) if self._serves(tokens) else None
-        requests = _whole(self.plan, usable, need)
+        alike = self.shared(tokens) if self._shares(tokens) else Shared(self.plan, 1, 0)
+        requests = _whole(self.plan, max(0, usable - alike.once(tokens)), alike.own(tokens))
         requests = requests if in_time is None else min(requests, in_time.requests)
         together = _together(self.plan, usable, requests, tokens)
         return LengthRow(context=tokens, requests=requests, tokens=together, request_bytes=need * self.pool.unit_bytes)
 
+    def _shares(self, tokens: int) -> bool:
+        """Whether requests of this length are longer than what they have alike."""
+        return self.question.workload is not None and tokens > self.question.workload.shared_prefix
+
     def _serves(self, tokens: int) -> bool:
         """Whether requests of this length have a prompt beside the output that is asked for."""
-        return self.question.latency is not None and tokens > self.question.latency.output
+        alike = 0 if self.question.workload is None else self.question.workload.shared_prefix
+        return self.question.latency is not None and tokens > max(self.question.latency.output, alike)
 
 
 def answer(question: Question) -> Fit:
@@ -248,6 +327,7 @@ def answer(question: Question) -> Fit:
             *plan.length_notes(asked.context, asked.batch),
             *_scheduler_notes(held.limited_by, plan),
             *_latency_notes(held),
+            *_workload_notes(question),
             *([] if stands_for is None or not command else [Note(code="checkpoint", text=f"{CHECKPOINT} stands for {stands_for}")]),
         ),
     )
@@ -330,6 +410,21 @@ def _scheduler_notes(limit: str, plan: Plan) -> list[Note]:
     if limit != "max_seqs":
         return []
     return [Note(code="max-seqs", text=f"the scheduler runs at most {plan.max_requests:,} requests at once, fewer than memory holds: --max-seqs raises it")]
+
+
+def _workload_notes(question: Question) -> list[Note]:
+    """How a mix is answered."""
+    workload = question.workload
+    if workload is None or workload.lengths is None:
+        return []
+    left_out = workload.lengths.number - workload.lengths.up_to(question.asked.context).number
+    longer = [
+        Note(code="longer", text=f"{left_out:,} requests are longer than {question.asked.context:,} tokens and left out: no server started so takes them")
+    ]
+    text = f"requests of mixed lengths fit in {SAFE_PERCENT} of 100 draws: the mean of their blocks and {SAFE_DEVIATIONS} deviations of their sum"
+    timed = f"; times are those of requests of {question.asked.context:,} tokens" if question.latency is not None else ""
+    mix = Note(code="mix", text=f"{text}; each is counted at its full length, which it reaches with its last token{timed}")
+    return [*(longer if left_out else []), mix]
 
 
 def _latency_notes(held: Held) -> list[Note]:

@@ -172,7 +172,7 @@ def _memory_requests(question: Question) -> tuple[int | None, list[Note]]:
         found = answer(question)
     except KvcalcError as error:
         return None, [Note(code="memory", text=f"how many requests memory holds cannot be told: {error.message}")]
-    held = next(row.requests for row in found.lengths if row.context == asked.context)
+    held = found.held
     if held >= asked.batch:
         return held, []
     text = f"memory holds {held:,} requests of {asked.context:,} tokens, not the {asked.batch:,} that are timed: `kvcalc fit` says what would"

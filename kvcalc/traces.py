@@ -6,6 +6,7 @@ import heapq
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import IO, Any, Final, Literal, NamedTuple
 from kvcalc.errors import KvcalcError, printable
 from kvcalc.replay.requests import ID_TOKENS, Kind, Reading, Row
 from kvcalc.units import shorten
+from kvcalc.workload import Lengths
 
 MOST_LINE_BYTES: Final = 1 << 22
 """A longer line is no request: a million block ids are shorter."""
@@ -90,6 +92,43 @@ def open_trace(name: str, *, strict: bool = False, progress: Progress | None = N
         parse, reading = _parser(first[1], source)
         wanted = chain([first], lines) if first[1].lstrip().startswith("{") else lines
         yield Trace(_from_zero(_in_order(_rows(wanted, parse, reading, strict=strict), reading, strict=strict)), reading)
+
+
+MOST_LENGTHS: Final = 1 << 20
+"""Different lengths that are told apart."""
+
+
+def read_lengths(name: str) -> Lengths:
+    """Tokens of each request, prompt and output together, of a trace or of a file with a number a line. Raises KvcalcError as `open_trace` does, and for a file
+    without any.
+    """
+    counts: Counter[int] = Counter()
+    with _opened(name) as raw:
+        text = _unpacked(raw, "standard input" if name == "-" else name)
+        lines = ((number, line) for number, line in _lines(text, raw, None) if line.strip())
+        first = next(lines, None)
+        if first is not None and first[1].strip().isdecimal():
+            for number, line in chain([first], lines):
+                word = line.strip()
+                if not (word.isascii() and word.isdecimal() and 0 < int(word[:20]) <= MOST_TOKENS):
+                    raise KvcalcError(f"line {number} of {shorten(name)} is no length", hint="write a whole number of tokens a line, or name a trace")
+                counts[int(word)] += 1
+            return _lengths(counts, name)
+    if name == "-":
+        raise KvcalcError("a trace is not piped in here", hint="name its file to --lengths, or pipe a number a line")
+    with open_trace(name) as trace:
+        for row in trace.rows:
+            counts[row.prompt + row.output] += 1
+        source = f"{name}, {trace.reading.malformed:,} malformed lines left out" if trace.reading.malformed else name
+    return _lengths(counts, source)
+
+
+def _lengths(counts: Counter[int], source: str) -> Lengths:
+    if not counts:
+        raise KvcalcError(f"{shorten(source)} holds no request", hint="name a trace, or a file with a number a line")
+    if len(counts) > MOST_LENGTHS:
+        raise KvcalcError(f"{shorten(source)} has more than {MOST_LENGTHS:,} different lengths", hint="name a part of it")
+    return Lengths(tuple(sorted(counts.items())), source)
 
 
 @contextmanager

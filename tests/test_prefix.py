@@ -21,8 +21,8 @@ from kvcalc import prompts as reader
 from kvcalc.catalog import load_model, preset_names
 from kvcalc.engines import find_engine
 from kvcalc.engines.base import Options
+from kvcalc.engines.reuse import block_tokens
 from kvcalc.errors import KvcalcError
-from kvcalc.prefix.answer import block_tokens
 from kvcalc.prefix.blocks import PrefixCache, digest_bytes, digests, reusable_blocks
 from kvcalc.prefix.breaks import differences, places_in, without
 from kvcalc.prefix.kinds import masked, named_in

@@ -27,6 +27,7 @@ from kvcalc.cli.options import (
     with_options,
 )
 from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
+from kvcalc.cli.workload import WORKLOAD, workload_typed
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
     from kvcalc.quantizations import Named
     from kvcalc.results.fit import Fit, GpuInfo
     from kvcalc.results.plot import Chart
+    from kvcalc.workload import Workload
 
 
-@with_options(MODEL, BUDGET, DEPLOYMENT, LATENCY, MACHINE, PICTURES)
+@with_options(MODEL, BUDGET, DEPLOYMENT, WORKLOAD, LATENCY, MACHINE, PICTURES)
 def fit(
     call: typer.Context,
     context: Context = None,
@@ -99,7 +101,7 @@ def fit(
     if as_json:
         print(result.to_json())
     elif quiet:
-        print(next(row.requests for row in result.lengths if row.context == result.context))
+        print(result.held)
     else:
         from kvcalc.render.fit import render_fit
         from kvcalc.render.style import console_for_stdout
@@ -127,6 +129,7 @@ class Lookup:
 
     def __init__(self) -> None:
         self._models: dict[object, FoundModel] = {}
+        self._workloads: dict[object, Workload | None] = {}
         self._checkpoints: dict[object, tuple[StatedWeights | None, tuple[Note, ...]]] = {}
 
     def model(self, typed: Mapping[str, Any]) -> "FoundModel":
@@ -148,6 +151,13 @@ class Lookup:
         if draft_tokens is None:
             raise typer.BadParameter("say how many tokens --draft proposes a step, with --draft-tokens")
         return self.model({**dict.fromkeys(MODEL), "model": draft})
+
+    def workload(self, typed: Mapping[str, Any]) -> "Workload | None":
+        """What is said of the requests."""
+        key = tuple(typed[name] for name in WORKLOAD)
+        if key not in self._workloads:
+            self._workloads[key] = workload_typed(typed)
+        return self._workloads[key]
 
     def weights(self, found: "FoundModel", typed: Mapping[str, Any]) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
         """The size of the weights from the command line, else from the checkpoint; None leaves it to the tensors."""
@@ -175,9 +185,12 @@ class Asking(NamedTuple):
     gpu: "GpuInfo"
     quantization: "Named | None"
     latency: "Latency | None"
+    workload: "Workload | None"
 
     def length(self, found: "FoundModel", context: int | None) -> int:
         """The length of requests that is asked about. Raises KvcalcError where it is not stated and the model's own is not known."""
+        if context is None and self.workload is not None and self.workload.lengths is not None:
+            return self.workload.lengths.percentile(100)
         memory = None if self.gpu.memory_bytes is None else self.gpu.memory_bytes * self.options.tp * self.options.pp
         return length_for(found, context_typed(self.typed, context), self.engine.name, memory)
 
@@ -199,6 +212,7 @@ class Asking(NamedTuple):
             quantization=self.quantization,
             reserve_bytes=typed["reserve"],
             latency=self.latency,
+            workload=self.workload,
             notes=notes,
         )
 
@@ -228,7 +242,7 @@ def asking_of(typed: Mapping[str, Any], lookup: Lookup) -> Asking:
         speculative_tokens=(typed["draft_tokens"] if typed["mtp"] is None else typed["mtp"]) or 0,
     )
     latency = latency_asked(typed, deployed_gpus(typed, tp))
-    return Asking(typed, lookup, rules, options, info, quantization_named(typed["quantization"]), latency)
+    return Asking(typed, lookup, rules, options, info, quantization_named(typed["quantization"]), latency, lookup.workload(typed))
 
 
 def _check_scope(of_one: dict[str, object], of_all: dict[str, object], *, every_preset: bool) -> None:

@@ -62,7 +62,8 @@ def prefix(
 def _deployed(typed: Mapping[str, Any], engine: str, context: int | None) -> "Deployed":
     """The rules of the cache: of an engine alone, or of one that serves a model."""
     from kvcalc.engines import find_engine
-    from kvcalc.prefix.answer import check_reuse, with_model, without_model
+    from kvcalc.engines.reuse import check_reuse
+    from kvcalc.prefix.answer import with_model, without_model
 
     rules = find_engine(engine)
     check_owned(typed, (rules.name,))

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from math import lcm
 from typing import Final, Literal, NamedTuple
 
 from kvcalc.budget import Question, budget
 from kvcalc.engines.base import Engine, Plan
+from kvcalc.engines.reuse import block_tokens, check_reuse
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.estimate import model_info
 from kvcalc.latency import clock
@@ -17,23 +17,12 @@ from kvcalc.prefix.prompt import Prompt
 from kvcalc.prefix.sharing import SAMPLE, SAMPLE_CHARS, Encode, Held, Prefill, Rules, Shared, shared
 from kvcalc.results.prefix import Prefix, Reading
 from kvcalc.results.shared import ModelInfo
-from kvcalc.search import largest
 from kvcalc.units import format_bytes
 
 BYTES_A_TOKEN: Final = 4
 """Of English text: https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them (four characters, read 2026-11-29)."""
-MOST_BLOCK: Final = 1 << 16
-"""Tokens: larger than any block."""
 MOST_SPACES: Final = 10_000
 """Of models and salts that are counted."""
-NO_REUSE: Final = {
-    "ideal": "the bare formula keeps nothing from one request to the next",
-    "transformers": "transformers keeps nothing from one request to the next",
-    "llama.cpp": "llama.cpp keeps the last prompt of each slot and a store of past ones in CPU memory, and which slot a prompt gets is not modelled",
-    "ollama": "Ollama keeps the last prompt of each slot, and which slot a prompt gets is not modelled",
-}
-"""Engines of which the question has no answer here."""
-REUSING: Final = "vllm, sglang and trtllm"
 
 
 class Deployed(NamedTuple):
@@ -112,25 +101,6 @@ def _prefill(question: Question, machine: Machine | None) -> tuple[Prefill | Non
         return times.low, times.high
 
     return seconds, []
-
-
-def check_reuse(engine: str, *, prefix_caching: bool) -> None:
-    """Raises KvcalcError for an engine that reuses no prefix, or is told not to."""
-    if engine in NO_REUSE:
-        raise KvcalcError(NO_REUSE[engine], hint=f"--engine takes {REUSING} here")
-    if not prefix_caching:
-        raise KvcalcError(f"{engine} is told to reuse no prefix", hint="leave out --no-prefix-caching")
-
-
-def block_tokens(plan: Plan) -> int:
-    """Tokens after which all of a prefix can be reused: a block of every group of layers, on all GPUs that share its tokens (vllm/v1/core/kv_cache_utils.py
-    0.33.0, resolve_kv_cache_block_sizes). Raises KvcalcError where nothing grows.
-    """
-    first = plan.need(1)
-    block = largest(lambda tokens: plan.need(tokens) == first, MOST_BLOCK)
-    if block == MOST_BLOCK:
-        raise KvcalcError("the model keeps a state and no tokens, so that there are no blocks to share", hint="`kvcalc estimate` says what it keeps")
-    return lcm(block, plan.pools[0].unit_rows)
 
 
 def _reuse_notes(question: Question, plan: Plan) -> Iterator[Note]:

@@ -31,6 +31,9 @@ def render_fit(result: Fit, console: Console) -> None:
         return
     console.print()
     pool_grid(result).print(console)
+    for grid in workload_grids(result):
+        console.print()
+        grid.print(console)
     if result.latency is not None:
         console.print()
         latency_grid(result.latency).print(console)
@@ -81,18 +84,19 @@ def changes_grid(result: Fit) -> Grid:
 
 def verdict(result: Fit) -> str:
     """Whether it fits, and how much, in one line."""
-    name, held = printable(result.model.name), next(row.requests for row in result.lengths if row.context == result.context)
+    name, held = printable(result.model.name), result.held
     where = "" if result.parallel.dp == 1 else " in each replica"
     if result.fits and result.capacity.slots is not None:
         slots = result.capacity.slots
         return f"{name}: {slots:,} slot{'' if slots == 1 else 's'} with {result.capacity.tokens:,} tokens together fit{'s' if slots == 1 else ''}{where}"
+    of = f"of {result.context:,} tokens" if result.mix is None else f"of mixed lengths up to {result.mix.max_tokens:,} tokens"
     if result.fits:
-        return f"{name}: {_requests(held)} of {result.context:,} tokens fit{'s' if held == 1 else ''}{where}"
+        return f"{name}: {_requests(held)} {of} fit{'s' if held == 1 else ''}{where}"
     if result.latency is not None and not result.lacking_bytes:
-        return f"{name}: {_requests(result.batch)} of {result.context:,} tokens {'is' if result.batch == 1 else 'are'} not served in time{where}"
+        return f"{name}: {_requests(result.batch)} {of} {'is' if result.batch == 1 else 'are'} not served in time{where}"
     if result.limited_by == "weights":
         return f"{name} does not fit: {_over(result)}"
-    return f"{name}: {_requests(result.batch)} of {result.context:,} tokens {'does' if result.batch == 1 else 'do'} not fit{where}"
+    return f"{name}: {_requests(result.batch)} {of} {'does' if result.batch == 1 else 'do'} not fit{where}"
 
 
 def _over(result: Fit) -> str:
@@ -148,7 +152,9 @@ def pool_grid(result: Fit) -> Grid:
     whole = "one request" if held.slots is None else "the cache"
     table.add(f"{whole} of {result.context:,} tokens", f"{in_unit(held.request_bytes, unit)} {unit}")
     table.add("longest single request" if held.slots is None else "largest context", f"{held.max_context:,} tokens")
-    if result.limited_by in IN_TIME:
+    if result.mix is not None:
+        table.add(f"requests of mixed lengths, {result.mix.safe_percent} of 100", f"{result.held:,}")
+    elif result.limited_by in IN_TIME:
         table.add("in time: requests", f"~{held.requests:,.0f}")
         table.add("in time: tokens", f"~{held.tokens:,}")
     else:
@@ -160,6 +166,28 @@ def pool_grid(result: Fit) -> Grid:
         table.add(f"all {result.parallel.dp} replicas: requests", f"{result.totals.requests:,}")
         table.add(f"all {result.parallel.dp} replicas: tokens", f"{result.totals.tokens:,}")
     return table
+
+
+def workload_grids(result: Fit) -> list[Grid]:
+    """What requests hold once for all of them, and what fits of mixed lengths."""
+    grids = []
+    if (shared := result.shared) is not None:
+        unit = binary_unit(max(shared.own_bytes, 1))
+        grid = Grid(left=["the same in all requests"], right=["tokens", unit])
+        grid.add("prefix, as stated", f"{shared.tokens:,}", "")
+        grid.add(f"held once, whole blocks of {shared.block_tokens:,}", f"{shared.held_tokens:,}", in_unit(shared.once_bytes, unit))
+        grid.add("each request's own", f"{result.context - shared.held_tokens:,}", in_unit(shared.own_bytes, unit))
+        grids.append(grid)
+    if (mix := result.mix) is not None:
+        lengths = Grid(left=["lengths"], right=["requests", "mean", "p50", "p95", "p99", "longest"])
+        figures = (mix.p50_tokens, mix.p95_tokens, mix.p99_tokens, mix.max_tokens)
+        lengths.add(printable(mix.source), f"{mix.requests:,}", f"{mix.mean_tokens:,.0f}", *(f"{tokens:,}" for tokens in figures))
+        fits = Grid(left=["at once"], right=["requests"])
+        fits.add("in the mean", f"{mix.mean_requests:,.1f}")
+        fits.add(f"in {mix.safe_percent} of 100 draws", f"{mix.safe_requests:,}")
+        fits.add(f"all of {result.context:,} tokens", f"{mix.longest_requests:,}")
+        grids += [lengths, fits]
+    return grids
 
 
 IN_TIME: Final = ("ttft", "tpot")
@@ -223,11 +251,10 @@ def render_fits(result: Fits, console: Console) -> None:
     console.print(f"Requests of {asked}; sizes in GiB on one GPU.", highlight=False, markup=False)
     table = Grid(left=["name"], right=["fits", "weights", "KV", "requests", "longest"])
     for row in result.rows:
-        held = next(each.requests for each in row.lengths if each.context == row.context)
         weights = "" if row.memory.weights_bytes is None else in_unit(row.memory.weights_bytes, "GiB")
         mark = "~" if "kv_bytes" in row.memory_range else ""
         fits = "yes" if row.fits else f"{mark}-{in_unit(row.lacking_bytes, 'GiB')}"
-        table.add(printable(row.model.name), fits, weights, mark + in_unit(row.memory.kv_bytes, "GiB"), f"{held:,}", f"{row.capacity.max_context:,}")
+        table.add(printable(row.model.name), fits, weights, mark + in_unit(row.memory.kv_bytes, "GiB"), f"{row.held:,}", f"{row.capacity.max_context:,}")
     table.print(console)
     console.print()
     fitting = sum(row.fits for row in result.rows)

@@ -5,12 +5,15 @@ from kvcalc.render.fit import (
     changes_grid,
     differences_grid,
     division_line,
+    latency_grid,
+    latency_line,
     layout_line,
     lengths_grid,
     memory_grid,
     pool_grid,
     source_line,
     verdict,
+    workload_grids,
 )
 from kvcalc.render.page import command, figure, figures_of, heading, notes, page, paragraph, table
 from kvcalc.render.sweep import screen_of
@@ -32,7 +35,9 @@ def fit_page(result: Fit, chart: Chart | None) -> str:
     if result.advice:
         blocks += [heading("What would make it fit"), table(changes_grid(result))]
     if result.memory.kv_bytes:
-        blocks += [heading("Capacity"), table(pool_grid(result)), table(lengths_grid(result))]
+        blocks += [heading("Capacity"), table(pool_grid(result)), *map(table, workload_grids(result)), table(lengths_grid(result))]
+    if result.latency is not None and result.memory.kv_bytes:
+        blocks += [heading("Times"), table(latency_grid(result.latency)), paragraph(latency_line(result, result.latency))]
     if chart is not None:
         blocks += [figure(chart, "capacity"), figures_of(chart)]
     if result.division is not None and result.memory.kv_bytes:

@@ -45,7 +45,7 @@ class Range(Frozen):
 
 
 class Change(Frozen):
-    """Something that would make it fit: the `options` that ask for it, and what a replica then holds: `requests` of `context` tokens on `gpus` GPUs."""
+    """Something that would make it fit: the `options` that ask for it, and what a replica then holds: `requests` of (up to) `context` tokens on `gpus` GPUs."""
 
     text: str
     options: str
@@ -120,6 +120,37 @@ class LatencyInfo(Frozen):
     tpot: Seconds
 
 
+class SharedInfo(Frozen):
+    """The first `tokens` are the same in all requests. A prefix cache holds `held_tokens` of them, whole blocks of `block_tokens`, once: `once_bytes` on
+    the GPU that binds, where each request of the context then holds `own_bytes`.
+    """
+
+    tokens: int
+    held_tokens: int
+    block_tokens: int
+    once_bytes: int
+    own_bytes: int
+
+
+class MixInfo(Frozen):
+    """Requests of known lengths (prompt and output together), read from `source`. `mean_bytes`: what one holds for itself on the GPU that binds.
+    At once fit `mean_requests` in the mean, `safe_requests` in `safe_percent` of 100 draws, `longest_requests` if all are as long as the context.
+    """
+
+    source: str
+    requests: int
+    mean_tokens: float
+    p50_tokens: int
+    p95_tokens: int
+    p99_tokens: int
+    max_tokens: int
+    mean_bytes: int
+    mean_requests: float
+    safe_requests: int
+    safe_percent: int
+    longest_requests: int
+
+
 class Fit(Answer):
     """What a KV budget holds under an engine's rules. `fits`: whether `batch` requests of `context` do; `limited_by` is what binds: kv_bytes,
     max_seqs (the scheduler takes no more at once), weights (with what the engine keeps beside them they leave nothing), ttft or tpot (more would be
@@ -148,11 +179,18 @@ class Fit(Answer):
     lacking_bytes: int
     limited_by: Literal["kv_bytes", "max_seqs", "weights", "ttft", "tpot"]
     latency: LatencyInfo | None
+    shared: SharedInfo | None
+    mix: MixInfo | None
     lengths: tuple[LengthRow, ...]
     division: Division | None
     advice: tuple[Change, ...]
     commands: dict[str, str]
     notes: tuple[Note, ...]
+
+    @property
+    def held(self) -> int:
+        """Whole requests that one replica holds at once, in time and of mixed lengths where these are asked for."""
+        return self.totals.requests // self.parallel.dp
 
 
 class Fits(Answer):

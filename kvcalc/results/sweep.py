@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from kvcalc.layers import Frozen, Note
-from kvcalc.results.fit import CapacityInfo, GpuInfo, LatencyInfo, Memory, Range, Totals
+from kvcalc.results.fit import CapacityInfo, GpuInfo, LatencyInfo, Memory, MixInfo, Range, SharedInfo, Totals
 from kvcalc.results.shared import Answer, ModelInfo, Parallel
 
 
@@ -43,6 +43,8 @@ class SweptFit(Frozen):
     lacking_bytes: int
     limited_by: Literal["kv_bytes", "max_seqs", "weights", "ttft", "tpot"]
     latency: LatencyInfo | None
+    shared: SharedInfo | None
+    mix: MixInfo | None
     refused: None = None
     notes: tuple[Note, ...] = Field(exclude=True)
 
