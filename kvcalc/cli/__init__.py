@@ -115,7 +115,7 @@ def kvcalc(
     context: typer.Context,
     _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
 ) -> None:
-    """How much memory the KV cache of a language model takes, in exact bytes."""
+    """How much memory the KV cache of a language model takes, in exact bytes; what fits on GPUs, how fast it is, and whether a server agrees."""
     if context.invoked_subcommand is None:
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(ExitCode.USAGE)

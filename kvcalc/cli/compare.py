@@ -30,7 +30,10 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Models or engines side by side, and why they differ; with --gpu, --gpu-mem or --kv-mem also what fits."""
+    """Models or engines side by side.
+
+    A request of each, and why they differ; with --gpu, --gpu-mem or --kv-mem also what fits.
+    """
     from kvcalc.budget import Asked, Question
     from kvcalc.catalog import load_model
     from kvcalc.compare import compare as compute

@@ -60,7 +60,10 @@ def fit(
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the number of whole requests; without --model, the names that fit.")] = False,
 ) -> int:
-    """What fits: requests, tokens and the longest request, in the blocks of the engine. Without --model: every preset. Exit code 1: it does not fit."""
+    """What fits on GPUs, and what would help.
+
+    Requests, tokens and the longest request, in the blocks of the engine. Without --model: every preset. Exit code 1: it does not fit.
+    """
     from kvcalc.advice import advised, fewest_gpus
     from kvcalc.engines import find_engine
     from kvcalc.fit import answer

@@ -39,7 +39,9 @@ def prefix(
     engine: EngineName = "vllm",
     as_json: Json = False,
 ) -> None:
-    """What prompts share: hit rates of the prefix cache, where sharing breaks and what that costs; with a model and a GPU also under the KV budget. No word of
+    """What prompts share, and what breaks it.
+
+    Hit rates of the prefix cache, where sharing breaks and what that costs; with a model and a GPU also under the KV budget. No word of
     a prompt is shown.
     """
     from kvcalc.prefix.answer import answer

@@ -46,7 +46,10 @@ def replay(
     engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm (older: vllm@0.11), sglang or trtllm.")] = "vllm",
     as_json: Json = False,
 ) -> int:
-    """A trace of requests replayed: waits, memory used and wasted, prefixes found again, what would change. Exit code 1: some requests can never fit."""
+    """A request trace through a server.
+
+    Waits, memory used and wasted, prefixes found again, and what would change. Exit code 1: some requests can never fit.
+    """
     if (file is None) == (synthetic is None):
         raise typer.BadParameter("name a trace (- reads standard input), or draw one with --synthetic")
     if strict and file is None:

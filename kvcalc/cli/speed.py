@@ -36,7 +36,11 @@ def speed(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Beside it: generating while the whole sequence is computed again at each step.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Prefill and decode: time to first token, time a token, which of compute and bandwidth binds, and what doubles with the context."""
+    """How fast a prompt and each token are.
+
+    Prefill and decode: time to first token and time a token, as a bound and a likely range, which of arithmetic and bandwidth binds, what would help, and
+    what doubles with the context or the batch.
+    """
     from kvcalc.budget import Asked, Question
     from kvcalc.engines import find_engine
     from kvcalc.speed import SpeedQuestion

@@ -105,7 +105,9 @@ def _page(result: "Sweep", chart: "Chart | None") -> str:
     return sweep_page(result, chart)
 
 
-sweep.__doc__ = f"""`fit` over a grid: one row for each combination. Exit code 1: none fits.
+sweep.__doc__ = f"""`fit` over a grid of its options.
+
+One row for each combination. Exit code 1: none fits.
 
 {RULE}
 """

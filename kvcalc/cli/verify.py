@@ -42,7 +42,10 @@ def verify(
     engine: Annotated[str | None, typer.Option("--engine", metavar="NAME", help="Whose rules, where the server or the log does not tell.")] = None,
     as_json: Json = False,
 ) -> int:
-    """The prediction against a device, a server or a log. Options on the command line win over what these say. Exit code 1: they disagree."""
+    """Predictions beside a GPU, server or log.
+
+    Options on the command line win over what these say. Exit code 1: they disagree.
+    """
     if sum(each is not None for each in (device, server, log)) > 1:
         raise typer.BadParameter("--device, --server and --log are three things to verify against: give one of them")
     if (server or log) is not None and (every or max_mem is not None):
