@@ -151,14 +151,12 @@ class MixInfo(Frozen):
     longest_requests: int
 
 
-class Fit(Answer):
-    """What a KV budget holds under an engine's rules. `fits`: whether `batch` requests of `context` do; `limited_by` is what binds: kv_bytes,
-    max_seqs (the scheduler takes no more at once), weights (with what the engine keeps beside them they leave nothing), ttft or tpot (more would be
-    served too late; `capacity` and `lengths` are of those in time). `memory_range` holds the sizes that
-    are estimated, `capacity_range` the whole requests of the context at both ends of the KV cache's. `capacity` and `lengths` are those of one replica,
-    `totals` of all. `division` is None where the plain formula cannot be written. `advice`: changes that would make it fit, cheapest first.
-    `commands`: the line that starts a server so, of the longest request where the context does not fit. `lacking_bytes`: what one GPU has too little
-    of for the batch.
+class Figures(Frozen):
+    """What is asked of a deployment, and what of it is held. `fits`: whether `batch` requests of `context` do; `limited_by` is what binds: kv_bytes, max_seqs
+    (the scheduler takes no more at once), weights (with what the engine keeps beside them they leave nothing), ttft or tpot (more would be served too
+    late; `capacity` and `lengths` are of those in time). `memory_range` holds the sizes that are estimated, `capacity_range` the whole requests of the
+    context at both ends of the KV cache's. `capacity` is that of one replica, `totals` of all. `lacking_bytes`: what one GPU has too little of for
+    the batch.
     """
 
     model: ModelInfo
@@ -181,16 +179,24 @@ class Fit(Answer):
     latency: LatencyInfo | None
     shared: SharedInfo | None
     mix: MixInfo | None
-    lengths: tuple[LengthRow, ...]
-    division: Division | None
-    advice: tuple[Change, ...]
-    commands: dict[str, str]
-    notes: tuple[Note, ...]
 
     @property
     def held(self) -> int:
         """Whole requests that one replica holds at once, in time and of mixed lengths where these are asked for."""
         return self.totals.requests // self.parallel.dp
+
+
+class Fit(Figures, Answer):
+    """What a KV budget holds under an engine's rules, of one replica at other `lengths` too. `division` is None where the plain formula cannot be written.
+    `advice`: changes that would make it fit, cheapest first. `commands`: the line that starts a server so, of the longest request where the context does
+    not fit.
+    """
+
+    lengths: tuple[LengthRow, ...]
+    division: Division | None
+    advice: tuple[Change, ...]
+    commands: dict[str, str]
+    notes: tuple[Note, ...]
 
 
 class Fits(Answer):

@@ -1,50 +1,30 @@
 """The answer of `kvcalc sweep`."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from kvcalc.layers import Frozen, Note
-from kvcalc.results.fit import CapacityInfo, GpuInfo, LatencyInfo, Memory, MixInfo, Range, SharedInfo, Totals
-from kvcalc.results.shared import Answer, ModelInfo, Parallel
+from kvcalc.results.fit import Figures
+from kvcalc.results.shared import Answer
 
 
-class Refused(Frozen):
-    """A cell without an answer: `refused` says why. `context` is None where it would have been the model's own."""
+class Cell(Frozen):
+    """A cell of a grid, by the `options` that vary, as they would be typed."""
 
     options: dict[str, str]
+
+
+class Refused(Cell):
+    """A cell without an answer: `refused` says why. `context` is None where it would have been the model's own."""
+
     context: int | None
     batch: int
     fits: None = None
     refused: str
 
 
-class SweptFit(Frozen):
-    """One cell of a grid: what `kvcalc fit` answers with the same `options` (those that vary, as they would be typed), but for what it advises. `notes` are
-    those of its deployment, which the whole says once.
-    """
+class SweptFit(Figures, Cell):
+    """What `kvcalc fit` answers with the same options, but for what it advises. `notes` are those of its deployment, which the whole says once."""
 
-    options: dict[str, str]
-    model: ModelInfo
-    engine: str
-    engine_version: str | None
-    gpu: GpuInfo
-    gpus: int
-    parallel: Parallel
-    context: int
-    batch: int
-    kv_dtype: str
-    memory: Memory
-    memory_range: dict[str, Range]
-    capacity: CapacityInfo
-    capacity_range: Range
-    totals: Totals
-    fits: bool
-    lacking_bytes: int
-    limited_by: Literal["kv_bytes", "max_seqs", "weights", "ttft", "tpot"]
-    latency: LatencyInfo | None
-    shared: SharedInfo | None
-    mix: MixInfo | None
     refused: None = None
     notes: tuple[Note, ...] = Field(exclude=True)
 
