@@ -84,6 +84,13 @@ class Deployed:
             check_reuse(self.question.engine.name, prefix_caching=self.question.options.prefix_caching)
         return shared(self.plan, workload, context)
 
+    def split(self, context: int) -> tuple[int, int]:
+        """Units that requests of so many tokens hold once for all of them, and those that each holds for itself."""
+        if self.question.workload is None:
+            return 0, self.plan.need(context)[0]
+        alike = self.shared(context)
+        return alike.once(context), alike.own(context)
+
     def mixed(self, context: int, usable: int) -> Mixed | None:
         """Requests of the lengths that are known, none longer than the context; None where none are."""
         lengths, alike = self.lengths(context), self.shared(context)
@@ -132,8 +139,8 @@ class Deployed:
         usable = max(0, blocks - plan.reserved)
         need = plan.need(context)[0]
         longest = self.longest(usable, longest_asked(self.question.spec, context))
-        alike, in_time, of_mix = self.shared(context), self.within(context), self.mixed(context, usable)
-        once, own = alike.once(context), alike.own(context)
+        once, own, of_mix = (0, need, None) if self.question.workload is None else (*self.split(context), self.mixed(context, usable))
+        in_time = self.within(context)
         wanted = once + units_wanted(plan, own, batch)
         whole = _whole(plan, max(0, usable - once), own)
         capacity = Capacity((usable - once) / own, (usable - once) * context // own) if once else plan.capacity(blocks, context)
@@ -236,17 +243,20 @@ class Deployed:
 
     def _requests(self, usable: int, held: Held, context: int) -> int:
         """Whole requests that so many units hold, of mixed lengths where these are known."""
+        if self.question.workload is None:
+            return _whole(self.plan, usable, held.own)
         of_mix = self.mixed(context, usable)
-        return _whole(self.plan, max(0, usable - self.shared(context).once(context)), held.own) if of_mix is None else of_mix.safe
+        return _whole(self.plan, max(0, usable - self.split(context)[0]), held.own) if of_mix is None else of_mix.safe
 
     def _mean_tokens(self, context: int) -> float:
         lengths = self.lengths(context)
         return context if lengths is None else lengths.mean_tokens
 
     def _shared_info(self, context: int) -> SharedInfo | None:
-        workload, alike = self.question.workload, self.shared(context)
+        workload = self.question.workload
         if workload is None or not workload.shared_prefix:
             return None
+        alike = self.shared(context)
         return SharedInfo(
             tokens=workload.shared_prefix,
             held_tokens=alike.tokens,
@@ -271,7 +281,7 @@ class Deployed:
             mean_requests=of_mix.mean,
             safe_requests=of_mix.safe,
             safe_percent=SAFE_PERCENT,
-            longest_requests=_whole(self.plan, max(0, held.usable - self.shared(context).once(context)), held.own),
+            longest_requests=_whole(self.plan, max(0, held.usable - self.split(context)[0]), held.own),
         )
 
     def _latency_info(self, held: Held, in_time: Within, context: int) -> LatencyInfo:
