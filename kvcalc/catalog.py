@@ -5,7 +5,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 from pydantic import ValidationError
 
 from kvcalc.caches import attention
-from kvcalc.errors import ExitCode, KvcalcError
+from kvcalc.errors import POINTER, ExitCode, KvcalcError
 from kvcalc.layers import MAX_LAYERS, Facts, Layer, ModelSpec, Note
 from kvcalc.presets import SpecFile, first_error
 from kvcalc.units import format_bytes
 
 if TYPE_CHECKING:  # a preset does without
     from kvcalc.gguf import Header as GgufHeader
+    from kvcalc.hub import SmallFile
     from kvcalc.safetensors import Header
     from kvcalc.tensors import WeighedModel
 
@@ -72,6 +73,10 @@ def load_model(text: str, revision: str | None = None, as_model_type: str | None
 
     Raises KvcalcError: not found, unreadable, unknown architecture (exit 3); gated or unreachable (exit 4).
     """
+    if "://" in text:  # not repeated: there may be a token in it
+        raise KvcalcError(
+            "a URL does not name a model", hint="a model on the Hub is written owner/name, and HF_ENDPOINT names another Hub", code=ExitCode.USAGE
+        )
     on_hub = _HUB_GGUF.fullmatch(text)
     if revision is not None and on_hub is None and _HUB_ID.fullmatch(text) is None:
         raise KvcalcError(f"--revision goes with a Hub id, not with {text[:60]!r}", code=ExitCode.USAGE)
@@ -211,12 +216,17 @@ def _read_bytes(path: Path, shown: str, max_bytes: int = MAX_FILE_BYTES) -> byte
 
 def _read_json(path: Path, shown: str, max_bytes: int = MAX_FILE_BYTES) -> Mapping[str, Any]:
     """A JSON object. Numbers with a point become Decimal, so that nothing passes through a float."""
+    return _parse_json(_read_bytes(path, shown, max_bytes), shown)
+
+
+def _parse_json(data: bytes, shown: str) -> Mapping[str, Any]:
     import json  # a preset does without
     from decimal import Decimal
 
-    data = _read_bytes(path, shown, max_bytes)
     if data.lstrip()[:1] == b"<":
         raise KvcalcError(f"{shown} is a web page, not JSON", hint="a proxy or a login page may stand between you and the Hub", code=ExitCode.ENVIRONMENT)
+    if data.startswith(b"version https://git-lfs"):  # git-lfs docs/spec.md, "The Pointer"
+        raise KvcalcError(f"{shown} is a Git LFS pointer, not the file itself", hint=POINTER)
     try:
         fields = json.loads(data, parse_float=Decimal)
     except RecursionError:
@@ -256,10 +266,10 @@ def _read_spec(path: Path) -> SpecFile:
 def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Model:
     from kvcalc.families import read_config
     from kvcalc.families.quantization import asks_for_quant_file
-    from kvcalc.hub import GatedError, fetch
+    from kvcalc.hub.faults import GatedError
 
     try:
-        path = fetch(repo, "config.json", revision, max_bytes=MAX_FILE_BYTES)
+        found = _hub_json(repo, "config.json", revision)
     except GatedError:
         preset = next((preset for preset in presets() if repo.lower() in map(str.lower, preset.hub)), None)
         if preset is None or revision is not None or as_model_type is not None:
@@ -270,29 +280,35 @@ def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Mod
         )
         spec = preset.spec()
         return Model(repo, f"preset {preset.name}", spec.model_copy(update={"notes": (*spec.notes, note)}), repo)
-    if path is None:
+    if found is None:
         hint = _gguf_hint([f"{repo}:{name}" for name in _first_parts(repo, revision)])
         raise KvcalcError(f"{repo} has no config.json", hint=hint or "a GGUF or adapter repository has none: name the base model")
-    fields = _read_json(path, f"config.json of {repo}")
-    quant, notes = _quant_file(repo, commit=path.parent.name) if asks_for_quant_file(fields) else (None, ())
+    quant, notes = _quant_file(repo, found.commit) if asks_for_quant_file(found.content) else (None, ())
+    if found.instead:
+        text = f"answered from the Hub's cache, as {repo} was at commit {found.commit[:7]}: {found.instead}"
+        notes = (*notes, Note(code="cached", text=text))
     at = "" if revision is None else f"@{revision}"
-    spec = read_config(fields, hf_quant_config=quant, as_model_type=as_model_type)
-    weights_at = HubRevision(repo, path.parent.name, path.parent)
-    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}), repo, weights_at, config=fields)
+    spec = read_config(found.content, hf_quant_config=quant, as_model_type=as_model_type)
+    weights_at = HubRevision(repo, found.commit, found.folder)
+    return Model(repo, f"Hub {repo}{at}", spec.model_copy(update={"notes": (*spec.notes, *notes)}), repo, weights_at, config=found.content)
+
+
+def _hub_json(repo: str, name: str, revision: str | None) -> "SmallFile[Mapping[str, Any]] | None":
+    from kvcalc.hub import fetch
+
+    return fetch(repo, name, revision, lambda data: _parse_json(data, f"{name} of {repo}"), max_bytes=MAX_FILE_BYTES)
 
 
 def _quant_file(repo: str, commit: str) -> tuple[Mapping[str, Any] | None, tuple[Note, ...]]:
     """hf_quant_config.json of the same commit, where there is one; a note where that cannot be found out."""
-    from kvcalc.hub import fetch
-
     try:
-        path = fetch(repo, "hf_quant_config.json", commit, max_bytes=MAX_FILE_BYTES)
+        found = _hub_json(repo, "hf_quant_config.json", commit)
     except KvcalcError as error:
         if error.code != ExitCode.ENVIRONMENT:
             raise
         text = f"whether {repo} has a hf_quant_config.json, which can name a KV dtype, could not be found out: {error.message}"
         return None, (Note(code="quant-file", text=text),)
-    return (None if path is None else _read_json(path, f"hf_quant_config.json of {repo}")), ()
+    return (None if found is None else found.content), ()
 
 
 # GGUF files
@@ -377,15 +393,20 @@ def _local_gguf(path: Path, first: int) -> "GgufHeader":
 def _gguf_from_hub(repo: str, name: str, revision: str | None) -> Model:
     """The header of a GGUF file, or of all parts, by requests for their beginnings; a file in the cache is read there."""
     from kvcalc.families.gguf import read_gguf
-    from kvcalc.hub import locate
+    from kvcalc.hub import Located, locate
 
     found = locate(repo, name, revision)
-    if found is None:
+    if isinstance(found, Path):
+        try:
+            return _from_gguf(found)._replace(source=f"{repo}:{name} in the Hub's cache", served_as=f"{repo}:{name}")
+        except KvcalcError as error:
+            try:  # the copy may be damaged
+                found = locate(repo, name, revision, damaged=True)
+            except KvcalcError:
+                raise error from None
+    if not isinstance(found, Located):
         hint = _gguf_hint([f"{repo}:{file}" for file in _first_parts(repo, revision)])
         raise KvcalcError(f"{repo} has no file {name}", hint=hint or "check the spelling")
-    if isinstance(found, Path):
-        model = _from_gguf(found)
-        return model._replace(source=f"{repo}:{name} in the Hub's cache", served_as=f"{repo}:{name}")
     shown, folder = f"{repo}:{name}", name.rpartition("/")[0]
     headers: list[GgufHeader] = []
     for number, part in enumerate(_gguf_parts(name.rpartition("/")[2], shown, headers)):
@@ -450,8 +471,10 @@ def find_checkpoint(model: Model) -> tuple[Checkpoint | None, tuple[Note, ...]]:
         case Path() as folder:
             return _local_checkpoint(folder)
         case HubRevision() as place:
-            try:
+            cached = None
+            with suppress(KvcalcError):  # a copy in the cache that is damaged
                 cached, _ = _named_checkpoint(place.folder)
+            try:
                 return cached or _hub_checkpoint(place.repo, place.commit), ()
             except KvcalcError as error:
                 return None, (Note(code="checkpoint", text=f"how large the weights of {place.repo} are could not be looked up: {error.message}"),)

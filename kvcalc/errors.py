@@ -1,6 +1,8 @@
 """The one exception type of kvcalc, its exit codes, and how a message is made safe to show."""
 
+import re
 from enum import IntEnum, unique
+from typing import Final
 
 
 @unique
@@ -33,5 +35,10 @@ class KvcalcError(Exception):
 
 
 def printable(text: str) -> str:
-    """Text that may quote what came from outside, safe to print: one line, no control characters."""
+    """Text that may quote what came from outside, safe to print: one line, no control characters, no user name and password of a URL."""
+    text = re.sub(r"(?<=://)[^/\s]*@", "***@", text)
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+
+
+POINTER: Final = "in a clone, `git lfs pull` fetches it; on the Hub, the repository or its mirror has no more than that"
+"""What to do where a Git LFS pointer stands in place of a file."""

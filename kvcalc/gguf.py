@@ -10,7 +10,7 @@ from math import prod
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import POINTER, ExitCode, KvcalcError
 from kvcalc.units import format_bytes, shorten
 
 MAGIC: Final = b"GGUF"
@@ -167,7 +167,10 @@ def read_header(start: bytes, file_bytes: int | None, shown: str) -> Header:
 def _begin(cursor: "_Cursor") -> int:
     """Magic and version; the number of tensors, which follows them."""
     if cursor.start.startswith(_LFS):
-        raise KvcalcError(f"{cursor.shown} is a Git LFS pointer, not the file itself", hint="fetch it with `git lfs pull`")
+        raise KvcalcError(f"{cursor.shown} is a Git LFS pointer, not the file itself", hint=POINTER)
+    if cursor.start.lstrip()[:1] == b"<":
+        hint = "a proxy or a login page may stand between you and the Hub"
+        raise KvcalcError(f"{cursor.shown} is a web page, no GGUF file", hint=hint, code=ExitCode.ENVIRONMENT)
     magic = cursor.start[:4]
     if not MAGIC.startswith(magic) or (len(magic) < 4 and cursor.file_bytes == len(magic)):
         raise KvcalcError(f"{cursor.shown} is no GGUF file: it does not begin with the letters GGUF", hint="name a GGUF file, or a folder with a config.json")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from kvcalc.errors import KvcalcError
+from kvcalc.errors import POINTER, KvcalcError
 from kvcalc.units import shorten
 
 LENGTH_BYTES: Final = 8
@@ -73,10 +73,12 @@ def header_bytes(start: bytes, shown: str) -> int:
     Raises PointerError for a Git LFS pointer, KvcalcError for a file that is shorter or says a length that no header has.
     """
     if start.startswith(_LFS):
-        raise PointerError(f"{shown} is a Git LFS pointer, not the file itself", hint="fetch it with `git lfs pull`")
+        raise PointerError(f"{shown} is a Git LFS pointer, not the file itself", hint=POINTER)
     if len(start) < LENGTH_BYTES:
         raise KvcalcError(f"{shown} is no safetensors file: it has {len(start)} bytes", hint="the file may be cut short")
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if not len("{}") <= length <= MAX_HEADER_BYTES and start.lstrip()[:1] == b"<":
+        raise KvcalcError(f"{shown} is a web page, no safetensors file", hint="a proxy or a login page may stand between you and the Hub")
     if not len("{}") <= length <= MAX_HEADER_BYTES:
         raise KvcalcError(f"{shown} is no safetensors file: its header would have {length:,} bytes")
     return length
@@ -180,6 +182,8 @@ def metadata_in_head(head: bytes, shown: str) -> object:
     text = head.decode("utf-8-sig", errors="replace")
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
+        if text.startswith(_LFS.decode()):
+            raise PointerError(f"{shown} is a Git LFS pointer, not the file itself", hint=POINTER)
         raise KvcalcError(f"{shown} is {'a web page' if text[at : at + 1] == '<' else 'no index'}")
     try:
         while text[at : at + 1] in ("{", ","):

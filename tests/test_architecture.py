@@ -63,7 +63,7 @@ ALLOWED = {
     "prefix": {"prefix", "budget", "engines", "estimate", "latency", "layers", "machine", "results", "search", "units", "errors"},
     "prompts": {"prefix", "results", "errors"},
     "listing": {"engines", "presets", "packing", "results", "errors"},
-    "hub": {"__init__", "errors", "units"},
+    "hub": {"__init__", "hub", "errors", "units"},
     "safetensors": {"units", "errors"},
     "gguf": {"units", "errors"},
     "nvml": {"units", "errors"},

@@ -171,7 +171,7 @@ BROKEN_FILES = {
     "empty": (b"", "it has 0 bytes"),
     "shorter than the length of its header": (b"\x40\0\0", "it has 3 bytes"),
     "a Git LFS pointer": (POINTER, "is a Git LFS pointer"),
-    "a web page": (b"<!DOCTYPE html><html>", "its header would have"),
+    "a web page": (b"<!DOCTYPE html><html>", "is a web page"),
     "a header of 0 bytes": (bytes(16), "its header would have 0 bytes"),
     "a header longer than any": ((MAX_HEADER_BYTES + 1).to_bytes(8, "little") + b"{}", "its header would have 100,000,001 bytes"),
     "a header longer than the file": ((1000).to_bytes(8, "little") + b"{}", "is cut short"),
@@ -219,7 +219,7 @@ def test_a_broken_file_is_refused_in_one_line(folder: Folder, case: str) -> None
 
 BROKEN_INDEXES = {
     "cut short": (index_of(99, "a.safetensors")[:-20], "is not valid JSON"),
-    "a Git LFS pointer": (POINTER, "is not valid JSON"),
+    "a Git LFS pointer": (POINTER, "is a Git LFS pointer"),
     "a list": (b"[]", "does not hold a JSON object"),
     "nested too deeply": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
     "a number of a million digits": (b'{"metadata": {"total_size": ' + b"9" * 1_000_000 + b"}}", "is not valid JSON"),
@@ -365,7 +365,7 @@ def test_metadata_in_the_tail_of_an_index(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "said"), [(b"", "no index"), (b"<html>", "a web page"), (b"[]", "no index"), (POINTER, "no index"), (b"\xff\xfe\0", "no index")]
+    ("head", "said"), [(b"", "no index"), (b"<html>", "a web page"), (b"[]", "no index"), (POINTER, "a Git LFS pointer"), (b"\xff\xfe\0", "no index")]
 )
 def test_a_head_that_is_no_index_is_refused(head: bytes, said: str) -> None:
     with pytest.raises(KvcalcError, match=said):
@@ -520,16 +520,16 @@ HUB_FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "a byte now and then": ({"body": b" " * 50_000, "pause_s": 0.4}, "did not answer in time"),
     "gated": ({"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "org/model is gated"),
     "a token that is refused": ({"status": 401}, "refused the token"),
-    "an empty file": ({"body": b""}, "answered 416"),
+    "an empty file": ({"body": b""}, "is no index"),
     "too many requests": ({"status": 429}, "no more requests"),
     "an error": ({"status": 500, "body": b"x" * 10_000_000}, "answered 500"),
-    "redirects without end": ({"status": 302, "headers": {"Location": "/org/model/resolve/main/" + INDEX}}, "did not arrive whole"),
+    "redirects without end": ({"status": 302, "headers": {"Location": "/org/model/resolve/main/" + INDEX}}, "redirects without end"),
     "a web page": ({"body": b"<html>log in</html>"}, "is a web page"),
     "a web page in place of a part": ({"body": b"<html>log in</html>", "ranges": False, "hub_headers": False}, "is a web page"),
     "another part than asked for": ({"body": b"{}", "status": 206, "headers": {"Content-Range": "bytes 5-6/9"}}, "does not answer to a range"),
     "a part without its place": ({"body": b"{}", "status": 206}, "does not answer to a range"),
     "cut short": ({"body": b'{"metadata": {"total_si'}, "states no total_size"),
-    "a body that ends early": ({"body": b'{"metadata": {"total_size": 7}}', "length": 50_000}, "did not arrive whole"),
+    "a body that ends early": ({"body": b'{"metadata": {"total_size": 7}}', "length": 50_000}, "does not answer to a range"),
     "total_size is a float": ({"body": index_of(13731385408.0, "a")}, "the total_size 13731385408.0"),
     "total_size is 0": ({"body": index_of(0, "a")}, "the total_size 0"),
     "no total_size": ({"body": b'{"metadata": {}, "weight_map": {}}'}, "states no total_size"),
@@ -572,7 +572,7 @@ def test_a_server_without_ranges_still_shows_a_header(hub: Hub, tmp_path: Path) 
 
 BROKEN_ON_HUB = {
     "a pointer": (POINTER, "is a Git LFS pointer"),
-    "a web page": (b"<!DOCTYPE html><html>log in</html>", "is no safetensors file"),
+    "a web page": (b"<!DOCTYPE html><html>log in</html>", "is a web page"),
     "cut short": (shard(300)[:-1], "is cut short"),
     "cut short within the header": (shard(300)[:30], "is not valid JSON"),
     "not JSON": (packed(b"{]"), "is not valid JSON"),

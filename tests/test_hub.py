@@ -30,8 +30,9 @@ def ask(hub: Hub, home: Path, *words: str, **env: str) -> Done:
 def test_config_json_is_fetched_once_and_nothing_else_is(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/model", CONFIG)
     assert ask(hub, tmp_path, "org/model") == Done(0, f"{BYTES}\n", "")
-    assert {name for method, name in hub.asked if method == "GET"} == {"org/model@main/config.json"}
-    assert {name for _, name in hub.asked} == {"org/model@main/config.json", f"org/model@{COMMIT}/hf_quant_config.json"}
+    assert {name for method, name in hub.asked if method == "GET"} == {f"org/model@{COMMIT}/config.json"}
+    at_commit = {f"org/model@{COMMIT}/config.json", f"org/model@{COMMIT}/hf_quant_config.json"}
+    assert {name for _, name in hub.asked} == {"org/model@main/config.json", *at_commit}
     hub.asked.clear()
     assert ask(hub, tmp_path, "org/model").out == f"{BYTES}\n"
     assert hub.asked == [("HEAD", "org/model@main/config.json")]
@@ -40,7 +41,7 @@ def test_config_json_is_fetched_once_and_nothing_else_is(hub: Hub, tmp_path: Pat
 def test_the_quant_file_is_not_asked_for_beside_a_quantization_config(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/model", {**CONFIG, "quantization_config": {"quant_method": "fp8"}})
     assert ask(hub, tmp_path, "org/model").code == 0
-    assert {name for _, name in hub.asked} == {"org/model@main/config.json"}
+    assert {name for _, name in hub.asked} == {"org/model@main/config.json", f"org/model@{COMMIT}/config.json"}
 
 
 def test_the_quant_file_is_read_where_there_is_one(hub: Hub, tmp_path: Path) -> None:
