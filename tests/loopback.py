@@ -16,7 +16,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @dataclass
 class File:
     """What the Hub says to a request for one file. `headers` are added, `length` replaces the true Content-Length. `ranges`: a request for a part gets
-    no more than that. After each KiB it waits for `pause_s`.
+    no more than that. After each `step` bytes it waits for `pause_s`, and after `cut` bytes the connection ends. `got` answers a GET in its place, and
+    `first` the first requests, each once.
     """
 
     body: bytes = b""
@@ -27,6 +28,10 @@ class File:
     delay_s: float = 0
     pause_s: float = 0
     ranges: bool = True
+    step: int = 1024
+    cut: int | None = None
+    got: "File | None" = None
+    first: "list[File]" = field(default_factory=list)
 
 
 @dataclass
@@ -39,6 +44,7 @@ class Hub:
     ranges: list[tuple[str, str]] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
     sent_bytes: int = 0
+    listing: File | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def add(self, repo: str, config: dict[str, Any] | bytes, filename: str = "config.json", **how: Any) -> None:
@@ -69,22 +75,37 @@ def part_of(file: File, wanted: str) -> tuple[int, bytes, dict[str, str]]:
     return 206, file.body[start:end], {"Content-Range": f"bytes {start}-{end - 1}/{size}", **file.headers}
 
 
-def listing(hub: Hub, path: str) -> bytes:
+def listing(hub: Hub, path: str) -> File:
     """The files of a repository, as huggingface_hub's model_info asks for them."""
     repo = "/".join(path.partition("?")[0].split("/")[3:5])
     names = [name.removeprefix(f"{repo}/") for name in hub.files if name.startswith(f"{repo}/")]
     hub.asked.append(("GET", f"files of {repo}"))
-    return json.dumps({"id": repo, "siblings": [{"rfilename": name} for name in names]}).encode()
+    return hub.listing or File(json.dumps({"id": repo, "siblings": [{"rfilename": name} for name in names]}).encode(), hub_headers=False)
 
 
-def send(hub: Hub, to: BufferedIOBase, body: bytes, pause_s: float) -> None:
-    """Sends as much as the client takes, in pieces of 1 KiB."""
+def asked_for(hub: Hub, method: str, path: str) -> tuple[str, File]:
+    """The name of what is asked for, and what to say to this request."""
+    if path.startswith("/api/models/"):
+        return "files", listing(hub, path)
+    repo, _, rest = path.strip("/").partition("/resolve/")
+    revision, _, filename = rest.partition("/")
+    hub.asked.append((method, f"{repo}@{revision}/{filename}"))
+    file = look_up(hub, repo, revision, filename)
+    if file.first:
+        file = file.first.pop(0)
+    elif method == "GET" and file.got is not None:
+        file = file.got
+    return f"{repo}/{filename}", file
+
+
+def send(hub: Hub, to: BufferedIOBase, body: bytes, file: File) -> None:
+    """Sends as much as the client takes, in pieces."""
     with suppress(ConnectionError):  # the client has read enough
-        for start in range(0, len(body), 1024):
-            piece = body[start : start + 1024]
+        for start in range(0, len(body), file.step):
+            piece = body[start : start + file.step]
             to.write(piece)
             hub.sent_bytes += len(piece)
-            if pause_s and hub.stop.wait(pause_s):
+            if file.pause_s and hub.stop.wait(file.pause_s):
                 return
 
 
@@ -97,31 +118,23 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.answer(with_body=True)
 
         def answer(self, *, with_body: bool) -> None:
-            if self.path.startswith("/api/models/"):
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(listing(hub, self.path))
-                return
-            repo, _, rest = self.path.strip("/").partition("/resolve/")
-            revision, _, filename = rest.partition("/")
-            hub.asked.append((self.command, f"{repo}@{revision}/{filename}"))
             hub.tokens.add(self.headers.get("authorization"))
-            file = look_up(hub, repo, revision, filename)
+            name, file = asked_for(hub, self.command, self.path)
             hub.stop.wait(file.delay_s)
             status, body, headers = file.status, file.body, dict(file.headers)
             if file.ranges and status == 200 and (wanted := self.headers.get("Range")):
                 status, body, headers = part_of(file, wanted)
-                hub.ranges.append((f"{repo}/{filename}", wanted))
+                hub.ranges.append((name, wanted))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body) if file.length is None else file.length))
             if file.hub_headers:
                 self.send_header("ETag", f'"{abs(hash(file.body)):x}"')
                 self.send_header("X-Repo-Commit", COMMIT)
-            for name, value in headers.items():
-                self.send_header(name, value)
+            for key, value in headers.items():
+                self.send_header(key, value)
             self.end_headers()
             if with_body:
-                send(hub, self.wfile, body, file.pause_s)
+                send(hub, self.wfile, body[: file.cut], file)
 
         def log_message(self, *_: Any) -> None:
             """Silence: a test's output is its own."""

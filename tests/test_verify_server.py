@@ -727,7 +727,6 @@ def pauses(_out: Any, stop: threading.Event) -> None:
         (Page(write=endless), "sends more than"),
         (Page(write=endless_chunks, headers={"Transfer-Encoding": "chunked"}), "sends more than"),
         (Page(headers={"Content-Length": str(1 << 50)}, write=silent), "sends more than"),
-        (Page(headers={"Transfer-Encoding": "chunked"}, write=lambda out, _: out.write(b"FFFFFFFFFFFFFFFF\r\nx")), "as an HTTP server"),
         (Page(headers={f"X-{number}": "y" * 60000 for number in range(90)}, write=endless), "sends more than"),
         (Page(headers={f"X-{number}": "y" for number in range(200)}), "as an HTTP server"),
     ],
@@ -777,7 +776,22 @@ def test_all_pages_share_the_time(server: Server, monkeypatch: pytest.MonkeyPatc
 
 def test_half_an_answer(vllm: Server) -> None:
     vllm.pages["/metrics"] = Page(b"vllm:", headers={"Content-Length": "1000"})
-    assert "as an HTTP server" in refused(vllm.url).message
+    assert refused(vllm.url).message == f"{vllm.url}/metrics did not arrive whole: 5 of 1,000 bytes"
+
+
+@pytest.mark.parametrize("sent", [b"5\r\nvllm:\r\n64\r\nx", b"FFFFFFFFFFFFFFFF\r\nx"])
+def test_half_an_answer_in_chunks(vllm: Server, sent: bytes) -> None:
+    vllm.pages["/metrics"] = Page(headers={"Transfer-Encoding": "chunked"}, write=lambda out, _: out.write(sent))
+    assert "did not arrive whole" in refused(vllm.url).message
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(429, "wants fewer requests (429)"), (502, "behind a proxy that does not reach it (502)"), (504, "does not reach it (504)")]
+)
+def test_a_server_or_a_proxy_that_refuses_for_now(vllm: Server, status: int, said: str) -> None:
+    vllm.add("/metrics", KEY.encode(), status=status)
+    error = refused(vllm.url, KEY)
+    assert (error.code, said in error.message) == (ExitCode.ENVIRONMENT, True)
 
 
 @pytest.mark.parametrize("body", [b"{", b"<html>", b"\xff\xfe", b"[" * 100000, b"NaN", b'{"data": ' + b"9" * 5000 + b"}"])

@@ -64,7 +64,7 @@ def fetch(repo: str, filename: str, revision: str | None, read: Callable[[bytes]
     wanted = _Wanted(repo, filename, read, max_bytes)
     held = _cached(repo, filename, revision)
     kept = wanted.kept(held) if isinstance(held, Path) else None
-    known = _Known[SmallFile[_Content]](kept, absent=held is not None and not isinstance(held, Path), damaged=isinstance(held, Path) and kept is None)
+    known = _Known(kept, absent=held is not None and not isinstance(held, Path), damaged=isinstance(held, Path) and kept is None)
     found, instead = _looked_up(repo, filename, revision, known, lambda: wanted.fetched(revision))
     return None if found is None else found._replace(instead=instead)
 
@@ -81,7 +81,7 @@ def locate(repo: str, filename: str, revision: str | None, *, damaged: bool = Fa
         return newest if isinstance(newest, Path) else found
 
     held = None if damaged else _cached(repo, filename, revision)
-    known = _Known[Path | Located](held if isinstance(held, Path) else None, absent=held is not None and not isinstance(held, Path), damaged=damaged)
+    known = _Known[Path | Located | None](held if isinstance(held, Path) else None, absent=held is not None and not isinstance(held, Path), damaged=damaged)
     return _looked_up(repo, filename, revision, known, ask)[0]
 
 
@@ -131,12 +131,12 @@ def list_files(repo: str, revision: str | None, ending: str) -> list[str]:
 class _Known(NamedTuple, Generic[_Answer]):
     """What the cache knows of a file: what is there, or that there is none, or that what is there is of no use."""
 
-    found: _Answer | None
+    found: _Answer
     absent: bool
     damaged: bool
 
 
-def _looked_up(repo: str, filename: str, revision: str | None, known: _Known[_Answer], ask: Callable[[], _Answer | None]) -> tuple[_Answer | None, str]:
+def _looked_up(repo: str, filename: str, revision: str | None, known: "_Known[_Answer]", ask: Callable[[], _Answer]) -> tuple[_Answer, str]:
     """What the cache knows where that is final, else what `ask` finds, else what the cache knows, and why that."""
     from huggingface_hub import constants, errors
 
@@ -383,12 +383,14 @@ def _set_up() -> None:
     """Sets huggingface_hub up so that it asks for nothing else and prints nothing. Its telemetry is read from the environment when it is imported."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
+        from huggingface_hub.utils.logging import set_verbosity_error
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ValueError:  # it reads numbers from the environment as it is imported
         hint = "HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT are whole seconds"
         raise KvcalcError("huggingface_hub does not take what an HF_ variable holds", hint=hint, code=ExitCode.ENVIRONMENT) from None
     disable_progress_bars()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    # It repeats what a server says in X-HF-Warning, and with HF_DEBUG the URL with what stands in it.
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no annotations
 
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")

@@ -6,7 +6,7 @@ import socket
 import ssl
 import time
 from decimal import Decimal
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urljoin, urlsplit
 
@@ -100,6 +100,11 @@ class Site:
             except ssl.SSLError:
                 hint = "is it http:// that the server speaks?"
                 raise KvcalcError(f"{self.address} does not speak TLS, or its certificate is not accepted", hint=hint, code=ExitCode.ENVIRONMENT) from None
+            except IncompleteRead as error:
+                announced = "" if error.expected is None else f" of {len(error.partial) + error.expected:,}"
+                raise KvcalcError(
+                    f"{self.address}{path} did not arrive whole: {len(error.partial):,}{announced} bytes", hint="try again", code=ExitCode.ENVIRONMENT
+                ) from None
             except (HTTPException, ValueError):
                 raise KvcalcError(f"{self.address} does not answer as an HTTP server", hint="is it https:// that it speaks?") from None
             except OSError as error:
@@ -118,6 +123,9 @@ class Site:
             )
         if status == 503:
             raise KvcalcError(f"{self.address} is not ready ({status})", hint="try again when it has loaded its model", code=ExitCode.ENVIRONMENT)
+        if status in (429, 502, 504):
+            what = "wants fewer requests" if status == 429 else "is behind a proxy that does not reach it"
+            raise KvcalcError(f"{self.address}{path} {what} ({status})", hint="try again later, or name the server itself", code=ExitCode.ENVIRONMENT)
         return body if status == 200 else None
 
     def _followed(self, path: str, target: str, location: str) -> str:
@@ -167,7 +175,7 @@ class Site:
                 break
             data += step
         if length is not None and len(data) < length:
-            raise HTTPException
+            raise IncompleteRead(bytes(data), length - len(data))
         return bytes(data)
 
 
