@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -320,6 +321,8 @@ _PART_READ_BYTES: Final = 64 << 10
 """The same of the parts behind the first one, which have no vocabulary."""
 _MOST_ASKED_BYTES: Final = 4 << 20
 """What one request to the Hub is for at most: it must be answered within seconds."""
+_GGUF_S: Final = 120
+"""For the headers of all parts together. The first takes some 10 MB for the largest vocabularies, and each of the others a single request."""
 _MAX_PARTS: Final = 512
 """More parts than any model has: Kimi-K2 in 16 bits has 45."""
 
@@ -409,12 +412,14 @@ def _gguf_from_hub(repo: str, name: str, revision: str | None) -> Model:
         raise KvcalcError(f"{repo} has no file {name}", hint=hint or "check the spelling")
     shown, folder = f"{repo}:{name}", name.rpartition("/")[0]
     headers: list[GgufHeader] = []
+    deadline = time.monotonic() + _GGUF_S
     for number, part in enumerate(_gguf_parts(name.rpartition("/")[2], shown, headers)):
-        headers.append(_hub_gguf(repo, f"{folder}/{part}" if folder else part, found.commit, _PART_READ_BYTES if number else _FIRST_READ_BYTES))
+        first = _PART_READ_BYTES if number else _FIRST_READ_BYTES
+        headers.append(_hub_gguf(repo, f"{folder}/{part}" if folder else part, found.commit, first, deadline))
     return Model(_gguf_stem(name.rpartition("/")[2]), f"{shown} at {found.commit[:7]}", read_gguf(headers, shown), shown)
 
 
-def _hub_gguf(repo: str, name: str, commit: str, first: int) -> "GgufHeader":
+def _hub_gguf(repo: str, name: str, commit: str, first: int, deadline: float) -> "GgufHeader":
     from kvcalc.gguf import grown
     from kvcalc.hub import fetch_part
 
@@ -423,6 +428,9 @@ def _hub_gguf(repo: str, name: str, commit: str, first: int) -> "GgufHeader":
 
     def read(length: int) -> tuple[bytes, int | None]:
         while True:
+            if time.monotonic() > deadline:
+                message = f"the header of {shown} takes too long to read: more than {_GGUF_S} s"
+                raise KvcalcError(message, hint="download the file, and name it", code=ExitCode.ENVIRONMENT)
             wanted = min(length - len(held), _MOST_ASKED_BYTES)
             part = fetch_part(repo, name, commit, start=len(held), length=wanted)
             if part is None:

@@ -20,12 +20,13 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, try_to_load_from_cache
 
+from kvcalc import catalog
 from kvcalc import hub as asking
 from kvcalc.catalog import find_checkpoint, load_model
 from kvcalc.errors import ExitCode, KvcalcError
 from tests.command import Done, kvcalc
+from tests.gguf_files import U16, Of, llama, llama_tensors
 from tests.gguf_files import file as gguf_file
-from tests.gguf_files import llama, llama_tensors
 from tests.loopback import COMMIT, File, Hub, serving
 
 CONFIG = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 128}
@@ -261,6 +262,18 @@ def test_a_body_that_never_ends_is_read_no_further_than_any_file(hub: Hub) -> No
     assert hub.sent_bytes < 24 << 20  # what the buffers between the two take
 
 
+def test_all_parts_of_a_gguf_file_share_the_time(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request is answered in time, and the whole would take minutes."""
+    monkeypatch.setattr(catalog, "_GGUF_S", 0.5)
+    for number in range(1, 9):
+        split = {"split.no": Of(U16, number - 1), "split.count": Of(U16, 8)}
+        tensors = dict(list(llama_tensors().items())[number - 1 : None if number == 8 else number])
+        hub.add("org/model", gguf_file({**llama(), **split} if number == 1 else split, tensors), f"m-{number:05}-of-00008.gguf", delay_s=0.2)
+    answer = told(lambda: load_model("org/model:m-00001-of-00008.gguf"))
+    assert re.fullmatch(r"the header of org/model:m-0000[2-8]-of-00008.gguf takes too long to read: more than 0.5 s", answer.text)
+    assert answer.code == ExitCode.ENVIRONMENT
+
+
 # Servers below HTTP
 
 
@@ -364,8 +377,7 @@ def test_a_list_of_files_that_does_not_come(hub: Hub, listing: File) -> None:
 # Waiting and asking again
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("where", ["HEAD", "GET"])
+@pytest.mark.parametrize(("where", "status"), [("HEAD", 429), ("GET", 503)])
 def test_a_short_wait_is_granted_once_and_said(hub: Hub, status: int, where: str, caplog: pytest.LogCaptureFixture) -> None:
     busy = File(status=status, headers={"Retry-After": "1"})
     healthy = File(BODY, ranges=False)

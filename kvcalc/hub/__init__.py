@@ -293,8 +293,10 @@ def _read(response: Any, enough: int, limit_s: float) -> tuple[bytes, bool]:  # 
     try:
         for chunk in response.iter_raw():
             data += chunk
-            if len(data) >= enough or time.monotonic() > deadline:
+            if len(data) >= enough:
                 break
+            if time.monotonic() > deadline:
+                raise TimeoutError  # noqa: TRY301 (as those of the HTTP library)
     except Exception as error:
         if is_late(error):
             raise
