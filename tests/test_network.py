@@ -151,10 +151,10 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str, str]] = {
         "org/model is gated",
         "/org/model, with the account of HF_TOKEN",
     ),
-    "429": ({"status": 429}, "the Hub allows no more requests for now ({file})", "with HF_TOKEN it allows more"),
+    "429": ({"status": 429}, "the Hub allows no more requests for now ({file})", "try again"),
     "429, Retry-After": ({"status": 429, "headers": {"Retry-After": "120"}}, "for now, and asks to wait 120 s ({file})", "try again after 120 s"),
     "429, RateLimit": ({"status": 429, "headers": {"RateLimit": '"resolvers";r=0;t=55'}}, "for now, and asks to wait 55 s ({file})", "try again after 55 s"),
-    "429, no number": ({"status": 429, "headers": {"Retry-After": "soon"}}, "for now ({file})", "with HF_TOKEN it allows more"),
+    "429, no number": ({"status": 429, "headers": {"Retry-After": "soon"}}, "for now ({file})", "try again"),
     "500": ({"status": 500, "body": TOKEN.encode()}, "the Hub answered 500 for {file}", "try again"),
     "502": ({"status": 502}, "the Hub answered 502 for {file}", "try again"),
     "503, Retry-After": ({"status": 503, "headers": {"Retry-After": "3600"}}, "answered 503 for {file}, and asks to wait 3600 s", "try again after 3600 s"),
@@ -412,6 +412,22 @@ def test_the_wait_until_a_date_is_told(hub: Hub) -> None:
 
 
 # Tokens
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "hint"),
+    [
+        (File(status=401), "the Hub wants a token for org/model", "set HF_TOKEN"),
+        (File(status=403, headers={"X-Error-Code": "GatedRepo"}), "org/model is gated", "/org/model, then set HF_TOKEN"),
+        (File(status=429, headers={"Retry-After": "60"}), "asks to wait 60 s", "try again after 60 s; with HF_TOKEN it allows more"),
+    ],
+)
+def test_who_has_no_token_is_told_of_it(hub: Hub, monkeypatch: pytest.MonkeyPatch, fault: File, said: str, hint: str) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/proc/none")
+    answer = ask_config(hub, fault)
+    assert said in answer.text
+    assert answer.hint.endswith(hint)
 
 
 def test_a_token_in_the_endpoint_is_not_shown(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

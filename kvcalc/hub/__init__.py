@@ -321,7 +321,7 @@ def _place(repo: str, filename: str, start: int | None, response: Any) -> tuple[
             return 0, file_bytes
     elif start is not None:  # a server that takes no notice of a range sends the whole file
         return start, number_in(r"(\d{1,19})", headers.get("Content-Length", ""))
-    raise KvcalcError(f"the Hub does not answer to a range of bytes ({filename} of {repo})", code=ExitCode.ENVIRONMENT)
+    raise KvcalcError(f"the Hub does not answer to a range of bytes ({filename} of {repo})", hint=NO_HUB, code=ExitCode.ENVIRONMENT)
 
 
 def _list(repo: str, revision: str | None, limit_s: float) -> Any:  # noqa: ANN401 (whatever the Hub says)

@@ -79,13 +79,16 @@ def unreachable(repo: str, filename: str, error: Exception) -> KvcalcError:
 
 def _answered(repo: str, filename: str, error: Exception) -> tuple[str, str]:
     """What to say of an answer that refuses, and what to do."""
+    from huggingface_hub import get_token
+
+    token = bool(get_token())
     status: int = error.response.status_code  # type: ignore[attr-defined]  # each HTTP library's own type has it
     wait_s = asked_wait_s(error)
     asks = "" if wait_s is None else f", and asks to wait {wait_s} s"
     again = TRY_AGAIN if wait_s is None else f"try again after {wait_s} s"
     match status:
         case 401:
-            return f"the Hub refused the token for {repo}", "check HF_TOKEN"
+            return (f"the Hub refused the token for {repo}", "check HF_TOKEN") if token else (f"the Hub wants a token for {repo}", "set HF_TOKEN")
         case 403:
             return f"the Hub does not show {filename} of {repo} (403)", "check what HF_TOKEN may read, and whether the repository's page asks to accept terms"
         case 404 | 410:
@@ -93,7 +96,7 @@ def _answered(repo: str, filename: str, error: Exception) -> tuple[str, str]:
         case 407:
             return f"a proxy before the Hub wants a user name and a password ({filename} of {repo})", "set them in HTTPS_PROXY"
         case 429:
-            return f"the Hub allows no more requests for now{asks} ({filename} of {repo})", f"{again}; with HF_TOKEN it allows more"
+            return f"the Hub allows no more requests for now{asks} ({filename} of {repo})", again if token else f"{again}; with HF_TOKEN it allows more"
         case _ if 300 <= status < 400:
             return f"the Hub redirects without end for {filename} of {repo}", NO_HUB
     return f"the Hub answered {status} for {filename} of {repo}{asks}", again
