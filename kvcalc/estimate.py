@@ -36,7 +36,7 @@ def estimate(spec: ModelSpec, engine: Engine, options: Options, *, name: str, so
         request_bytes=plan.resident_bytes(context, 1),
         token_bytes=plan.token_bytes(context),
         fixed_bytes=plan.fixed_bytes(),
-        formula=_product(plan.need(context)[0], plan.pools[0].unit_bytes, batch)
+        formula=product(plan.need(context)[0], plan.pools[0].unit_bytes, batch)
         if in_blocks
         else _formula(uses, batch if plan.slots is None else 1, plan.resident_bytes(context, batch)),
         in_blocks=in_blocks,
@@ -78,19 +78,19 @@ def formula_bytes(plain: PlainFormula, kv_dtype: KvDtype, context: int, batch: i
 
 def _formula(uses: Sequence[LayerUse], batch: int, size_bytes: int) -> str:
     """The sum that gives the bytes of the batch on one GPU, in numbers, what all requests share last."""
-    terms = [_term(use) for use in uses if use.rows and use.planes]
+    terms = [row_product(use.planes, use.layers, use.rows) for use in uses if use.rows and use.planes]
     whole = " + ".join(terms) if terms else "0"
     shared = size_bytes - batch * sum(use.layers * use.rows * sum(plane.row_bytes for plane in use.planes) for use in uses)
     sign = "+" if shared > 0 else "-"
-    return _product(f"({whole})" if len(terms) > 1 else whole, batch) + (f" {sign} {abs(shared):,}" if shared else "")
+    return product(f"({whole})" if len(terms) > 1 else whole, batch) + (f" {sign} {abs(shared):,}" if shared else "")
 
 
-def _term(use: LayerUse) -> str:
-    """Planes, layers, rows, and the bytes of a row; K and V, which are mostly alike, as two of the same."""
-    planes = [_plane_factors(plane) for plane in use.planes]
-    if len(planes) > 1 and any(each != planes[0] for each in planes):
-        return _product(use.layers, use.rows, f"({' + '.join(_product(*each) for each in planes)})")
-    return _product(*([len(planes)] if len(planes) > 1 else []), use.layers, use.rows, *planes[0])
+def row_product(planes: Sequence[PlaneUse], *before: int) -> str:
+    """The bytes of a row behind other factors; K and V, which are mostly alike, as two of the same."""
+    factors = [_plane_factors(plane) for plane in planes]
+    if len(factors) > 1 and any(each != factors[0] for each in factors):
+        return product(*before, f"({' + '.join(product(*each) for each in factors)})")
+    return product(*([len(factors)] if len(factors) > 1 else []), *before, *factors[0])
 
 
 def _plane_factors(use: PlaneUse) -> list[int]:
@@ -99,7 +99,8 @@ def _plane_factors(use: PlaneUse) -> list[int]:
     return ([] if vectors == 1 else [vectors]) + [blocks, use.packing.size_bytes]
 
 
-def _product(*factors: str | int) -> str:
+def product(*factors: str | int) -> str:
+    """Factors as an answer writes them."""
     return " x ".join(factor if isinstance(factor, str) else f"{factor:,}" for factor in factors)
 
 

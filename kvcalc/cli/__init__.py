@@ -60,7 +60,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-COMMANDS: Final = ("estimate", "fit", "sweep", "speed", "compare", "replay", "prefix", "verify", "models", "gpus")
+COMMANDS: Final = ("estimate", "fit", "sweep", "speed", "compare", "explain", "replay", "prefix", "verify", "models", "gpus")
 
 
 class Commands(TyperGroup):
@@ -98,6 +98,8 @@ def _function(name: str) -> Callable[..., Any]:
             from kvcalc.cli.prefix import prefix as function
         case "replay":
             from kvcalc.cli.replay import replay as function
+        case "explain":
+            from kvcalc.cli.explain import explain as function
         case "verify":
             from kvcalc.cli.verify import verify as function
         case "models":
