@@ -23,6 +23,7 @@ LOADS = {
         "kvcalc.tensors",
         "kvcalc.weights",
     },
+    ("explain", "--json"): {"typer", "pydantic", "yaml", "kvcalc.families", "kvcalc.engines.vllm", "kvcalc.tensors", "kvcalc.weights"},
     ("estimate", "--layers", "1", "--kv-heads", "1", "--head-dim", "1", "--quiet"): {"typer", "pydantic"},
 }
 

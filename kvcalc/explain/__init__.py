@@ -11,7 +11,7 @@ from kvcalc.explain.cached import cache_topic
 from kvcalc.explain.formula import dtype_topic, formula_topic, layers_topic
 from kvcalc.explain.parallel import parallel_topic
 from kvcalc.explain.serving import paging_topic, prefill_decode_topic, prefix_topic
-from kvcalc.explain.subject import Part, Subject
+from kvcalc.explain.subject import Part, Subject, counted
 from kvcalc.layers import Note
 from kvcalc.machine import Machine
 from kvcalc.results.explain import Explanation, Topic, TopicName
@@ -37,6 +37,8 @@ TOPICS: Final[dict[TopicName, _Topic]] = {
     "parallel": _Topic("What several GPUs do to it", parallel_topic),
 }
 """In the order of the story."""
+OF_ENGINE: Final[frozenset[TopicName]] = frozenset({"paging", "prefix", "parallel"})
+"""Topics that draw on what the engine holds."""
 
 
 def find_topics(words: Sequence[str]) -> tuple[TopicName, ...]:
@@ -59,14 +61,18 @@ def find_topics(words: Sequence[str]) -> tuple[TopicName, ...]:
 def explain(question: Question, topics: Sequence[TopicName] = (), machine: Machine | None = None, *, assumed_model: bool = False) -> Explanation:
     """Each of `topics` in full; without any, the story of them in short. With a `machine`, how long its phases take.
 
-    Raises KvcalcError where the model cannot be estimated so.
+    Raises KvcalcError where the model cannot be estimated so, and for a topic about the engine where this holds it in general but not as it is asked to.
     """
     subject, options = Subject(question, machine), question.options
+    of_engine = not topics or bool(set(topics) & OF_ENGINE)
+    if of_engine and isinstance(subject.plan, KvcalcError) and subject.is_held_otherwise:
+        raise subject.plan
     told = tuple(_told(name, subject, whole=bool(topics)) for name in topics or TOPICS)
     shown = tuple(topic for topic in told if topic.paragraphs)
-    of_engine = any(topic.name in ("paging", "prefix", "parallel") for topic in shown)
     engine_notes: tuple[Note, ...] = subject.plan.notes if of_engine and not isinstance(subject.plan, KvcalcError) else ()
-    notes = dict.fromkeys((*(note for note in subject.own.notes if note.code != "formula"), *question.notes, *engine_notes))
+    drafts = len(question.spec.draft_layers) if options.draft_layers else 0
+    drafting = (Note(code="drafts", text=f"counted beside the other layers: {counted(drafts, 'draft layer')} of the model's own (--mtp)"),) if drafts else ()
+    notes = dict.fromkeys((*(note for note in subject.own.notes if note.code != "formula"), *question.notes, *drafting, *engine_notes))
     return Explanation(
         model=model_info(question.spec, subject.name, question.asked.source),
         assumed_model=assumed_model,

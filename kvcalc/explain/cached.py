@@ -130,7 +130,7 @@ def _query(subject: Subject) -> Paragraph | None:
         formula = plain(
             "query", f"Q: {counted(cache.query_heads, 'query head')} x {width:,} numbers", value, "B", cache.query_heads, blocks, packing.size_bytes
         )
-        return Paragraph(text=f"{text} Kept in the same type, it would take this of each token in one such layer, for nothing:", formulas=(formula,))
+        return Paragraph(text=f"{text} Kept in the same type, it would take this for each token in one such layer, to no use:", formulas=(formula,))
     return Paragraph(text=text)
 
 

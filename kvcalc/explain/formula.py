@@ -53,9 +53,9 @@ def _plain_formula(subject: Subject) -> Formula | None:
     if shape is None or value is None:
         return None
     k, v = subject.rows.kv_dtype.elements()
-    exact = {use.kind for use in subject.uses} <= {"full", "sliding", "chunked"}
-    kv_heads = "heads with a K and a V of their own" if exact else "KV heads, as a reader of the config takes them"
-    width = "numbers in the K of one head, and in its V" if exact else "numbers in a head, read in the same way"
+    in_heads = all(use.cache is None or use.cache.kernel != "mla" for use in subject.uses)
+    kv_heads = "heads with a K and a V of their own" if in_heads else "KV heads that the config names"
+    width = "numbers in the K of one head, and in its V" if in_heads else "numbers in a head, by the config"
     heads = [
         Symbol(symbol="L", value=shape.layers, unit="layers", meaning="layers"),
         Symbol(symbol="n", value=own.context, unit="tokens", meaning="tokens of one request"),
@@ -180,10 +180,10 @@ def _kind_text(subject: Subject, use: LayerUse) -> str:
         case "shared":
             return f"{counted(use.layers, 'layer')} use{'s' if use.layers == 1 else ''} the cache of an earlier layer and keep none of their own."
         case "state":
-            return _state_text(use, layers, size)
+            return _state_text(subject, use, layers, size)
 
 
-def _state_text(use: LayerUse, layers: str, rows: int) -> str:
+def _state_text(subject: Subject, use: LayerUse, layers: str, rows: int) -> str:
     kernel = None if use.cache is None else use.cache.kernel
     if kernel == "compressor":
         return f"{layers} the last {rows:,} inputs of a compressor, from which the next compressed row is built."
@@ -191,8 +191,14 @@ def _state_text(use: LayerUse, layers: str, rows: int) -> str:
         return f"{layers} a ring of fixed length beside compressed rows, for the inputs from which the next one is built."
     if kernel == "shortconv":
         return f"{layers} the last inputs of a short convolution: the same size for any number of tokens, and no K or V."
+    if not subject.counts.both:
+        place = "in place of a row for every token"
+    elif subject.counts.state:
+        place = "beside the rows of the same layers, or in their place"
+    else:
+        place = "beside the rows of the same layers"
     return (
-        f"{layers} a state of fixed size ({kernel}) in place of K and V: each token changes it, and a request of a million tokens takes as much as one of ten. "
+        f"{layers} a state of fixed size ({kernel}) {place}: each token changes it, and a request of a million tokens takes as much as one of ten. "
         f"No single token can be taken out of it again."
     )
 

@@ -144,14 +144,14 @@ def paging_topic(subject: Subject) -> Iterator[Part]:
 
 
 def _blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
-    pool, context = plan.pools[0], subject.context
+    pool, context, most = plan.pools[0], subject.context, "" if subject.keeps_all else " at most"
     where = "" if subject.question.options.gpus == 1 else " on the GPU that binds"
     if subject.attention:
         text = (
             f"{subject.engine} cuts its memory for the cache into blocks of {counted(pool.unit_rows, 'token')}, {sized(pool.unit_bytes)} each{where}. "
             f"{_of_layers(subject)} A request takes blocks as it grows, from anywhere in the pool, and a table says which are its own, so that no "
             "memory is lost "
-            f"between requests. With {context:,} tokens it holds:"
+            f"between requests. With {context:,} tokens it holds{most}:"
         )
     else:
         text = (
@@ -170,7 +170,7 @@ def _blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
         yield Part(
             Paragraph(
                 text=f"Setting this length aside for each request ahead would take {format_bytes(whole)} from the first token on. A request that ends at "
-                f"{quarter:,} tokens then leaves {format_bytes(whole - few)} of it unused ({percent} %); in blocks it holds:",
+                f"{quarter:,} tokens then leaves {format_bytes(whole - few)} of it unused ({percent} %); in blocks it holds{most}:",
                 formulas=(_held("held-quarter", plan, quarter),),
             ),
             in_story=True,
@@ -214,7 +214,7 @@ def _slots(subject: Subject, plan: Plan, slots: int) -> Iterator[Part]:
     size_bytes = plan.resident_bytes(subject.context, 1)
     yield Part(
         Paragraph(
-            text=f"{subject.engine} has no blocks: it sets the cache of all its {counted(slots, 'slot')} aside when it starts, {sized(size_bytes)} at a "
+            text=f"{subject.engine} has no blocks: it sets the cache of its {counted(slots, 'slot')} aside when it starts, {sized(size_bytes)} at a "
             "context of "
             f"{subject.context:,}, and a request takes one slot. The memory is the same however many requests run and however long they are; what they do "
             f"not use is held for nothing."
@@ -233,7 +233,7 @@ _UNPAGED: Final = {
 
 def _unpaged(subject: Subject, plan: Plan) -> Iterator[Part]:
     said = _UNPAGED[subject.question.engine.name]
-    sizes = f"For one request of {subject.context:,} tokens that is {sized(plan.resident_bytes(subject.context, 1))}."
+    sizes = f"One request of {subject.context:,} tokens takes {sized(plan.resident_bytes(subject.context, 1))}."
     yield Part(Paragraph(text=f"{said} {sizes}"), in_story=True)
 
 
@@ -355,5 +355,8 @@ def _limits(subject: Subject) -> str:
     if subject.states:
         said.append("A state is of all tokens before it and cannot be cut: sharing starts only at a point where the engine has saved one.")
     if any(use.kind in ("sliding", "chunked") for use in subject.uses):
-        said.append("A layer with a window or chunks needs only the rows that it still looks back at from the point where the requests part.")
+        said.append(
+            "A layer with a window or chunks needs only the rows that it still looks back at from the point where the requests part; "
+            "where these are dropped already, they are computed again."
+        )
     return " ".join(said)

@@ -99,6 +99,15 @@ class Subject:
         except KvcalcError as error:
             return error
 
+    @property
+    def is_held_otherwise(self) -> bool:
+        """Whether the engine can hold the model where nothing is asked of it."""
+        try:
+            self.question.engine.plan(self.spec, Options(encoder_tokens=self.options.encoder_tokens))
+        except KvcalcError:
+            return False
+        return True
+
     @cached_property
     def costs(self) -> Costs | KvcalcError:
         """What one GPU of each stage computes and moves, or why that cannot be told."""
