@@ -150,7 +150,7 @@ def _without_cache(subject: Subject) -> Iterator[Part]:
     cached, again = generated(found, tokens)
     where = "" if subject.question.options.gpus == 1 else ", on one GPU of each stage"
     factor = format_ratio(again.flops, cached.flops)
-    yield Part(Paragraph(text=f"{off} To generate {tokens:,} tokens that is {factor} the arithmetic{where}.", formulas=(worked,)), in_story=True)
+    yield Part(Paragraph(text=f"{off} To generate {counted(tokens, 'token')} that is {factor} the arithmetic{where}.", formulas=(worked,)), in_story=True)
     half = max(1, tokens // 2)
     less_cached, less_again = generated(found, half)
     rows = [
@@ -165,7 +165,7 @@ def _without_cache(subject: Subject) -> Iterator[Part]:
             *rows,
         ]
         text += " Attention grows with the tokens squared with a cache, and cubed without." if subject.sees_all else _GROWTH
-    columns = (Column(name=f"{half:,} tokens", unit="FLOP"), Column(name=f"{tokens:,} tokens", unit="FLOP"), Column(name="times", unit=""))
+    columns = (Column(name=f"{counted(half, 'token')}", unit="FLOP"), Column(name=f"{counted(tokens, 'token')}", unit="FLOP"), Column(name="times", unit=""))
     table = Table(label="", columns=columns, rows=tuple(Row(label=label, values=(less, more, more / less)) for label, less, more in rows))
     yield Part(Paragraph(text=text, table=table))
 
@@ -192,7 +192,7 @@ def _in_transformers(subject: Subject) -> Iterator[Part]:
         yield Part(Paragraph(text=f"What it allocates for this model cannot be told: {dynamic.message}."))
         return
     quarter, whole = max(1, subject.context // 4), subject.context
-    rows = [(f"DynamicCache with {length:,} tokens", dynamic.resident_bytes(length, 1)) for length in dict.fromkeys((quarter, whole))]
+    rows = [(f"DynamicCache with {counted(length, 'token')}", dynamic.resident_bytes(length, 1)) for length in dict.fromkeys((quarter, whole))]
     grows = rows[0][1] != rows[-1][1]
     said = "`DynamicCache` grows with each step, by copying" if grows else "What it holds does not grow here"
     if not grows:
@@ -200,7 +200,7 @@ def _in_transformers(subject: Subject) -> Iterator[Part]:
     elif isinstance(static, KvcalcError):
         said += f". `StaticCache` cannot be told: {static.message}."
     else:
-        rows.append((f"StaticCache made for {whole:,} tokens", static.resident_bytes(whole, 1)))
+        rows.append((f"StaticCache made for {counted(whole, 'token')}", static.resident_bytes(whole, 1)))
         said += "; `StaticCache` sets its whole length aside at once, so that shapes never change and a step can be compiled."
     table = Table(
         label="one request", columns=(Column(name="bytes", unit="B"),), rows=tuple(Row(label=label, values=(size_bytes,)) for label, size_bytes in rows)

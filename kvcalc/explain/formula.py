@@ -94,7 +94,7 @@ def _sentence(text: str) -> str:
 
 def _a_request(subject: Subject) -> str:
     own = subject.own
-    text = f"A request of {own.context:,} tokens keeps {sized(own.request_bytes)}; one more token adds {sized(own.token_bytes)}"
+    text = f"A request of {counted(own.context, 'token')} keeps {sized(own.request_bytes)}; one more token adds {sized(own.token_bytes)}"
     if own.fixed_bytes:
         text += f"; {sized(own.fixed_bytes)} are the same for any length"
     return f"{text}."
@@ -151,11 +151,13 @@ def _kind_text(subject: Subject, use: LayerUse) -> str:
         case "sliding":
             what = "one latent each for" if cache is not None and cache.kernel == "mla" else "K and V of"
             state = (
-                f"at {context:,} tokens it is not full yet" if context <= size else f"of {context:,} tokens the first {context - size:,} are dropped already"
+                f"at {counted(context, 'token')} it is not full yet"
+                if context <= size
+                else f"of {counted(context, 'token')} the first {context - size:,} are dropped already"
             )
             return f"{layers} {what} the last {size:,} tokens (sliding window). What leaves the window is never needed again and dropped: {state}."
         case "chunked":
-            state = "the first chunk is not over yet" if context <= size else f"a request of {context:,} tokens never holds more"
+            state = "the first chunk is not over yet" if context <= size else f"a request of {counted(context, 'token')} never holds more"
             return f"{layers} K and V of one chunk of {size:,} tokens: a token sees only those before it in its own chunk, and {state}."
         case "latent":
             rope = "; a rotary key beside it is shared by them too" if any(plane.plane.role == "rope" for plane in use.planes) else ""
@@ -173,7 +175,8 @@ def _kind_text(subject: Subject, use: LayerUse) -> str:
             return f"{layers} an index key for {each}. An indexer scores these small keys to pick the rows that attention then reads."
         case "cross":
             return (
-                f"{layers} K and V of the {use.rows:,} tokens that come from the encoder (cross-attention). They are written once for a request and do "
+                f"{layers} K and V of the {counted(use.rows, 'token')} that come from the encoder (cross-attention). They are written once "
+                "for a request and do "
                 "not grow with "
                 f"what it generates."
             )
@@ -232,7 +235,7 @@ def dtype_topic(subject: Subject) -> Iterator[Part]:
             continue
     rows = tuple(Row(label=name, values=(plan.token_bytes(own.context), plan.resident_bytes(own.context, 1))) for name, plan in plans)
     table = Table(label="KV dtype", columns=(Column(name="B/token", unit=""), Column(name="request", unit="B")), rows=rows)
-    yield Part(Paragraph(text=f"A request of {own.context:,} tokens, K and V in one type:", table=table))
+    yield Part(Paragraph(text=f"A request of {counted(own.context, 'token')}, K and V in one type:", table=table))
     scales = [element_size(PACKINGS[name]) for name in ("q8_0", "q4_0")]
     yield Part(
         Paragraph(

@@ -69,7 +69,7 @@ def _work_table(subject: Subject, of: Costs, other: int) -> Paragraph:
         Column(name="FLOPs a byte", unit=""),
     )
     where = "" if subject.question.options.gpus == 1 else " of one GPU of each stage"
-    return Paragraph(text=f"What is computed and read{where}:", table=Table(label=f"at {subject.context:,} tokens", columns=columns, rows=rows))
+    return Paragraph(text=f"What is computed and read{where}:", table=Table(label=f"at {counted(subject.context, 'token')}", columns=columns, rows=rows))
 
 
 def _work_row(label: str, work: Work) -> Row:
@@ -151,7 +151,7 @@ def _blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
             f"{subject.engine} cuts its memory for the cache into blocks of {counted(pool.unit_rows, 'token')}, {sized(pool.unit_bytes)} each{where}. "
             f"{_of_layers(subject)} A request takes blocks as it grows, from anywhere in the pool, and a table says which are its own, so that no "
             "memory is lost "
-            f"between requests. With {context:,} tokens it holds{most}:"
+            f"between requests. With {counted(context, 'token')} it holds{most}:"
         )
     else:
         text = (
@@ -170,13 +170,13 @@ def _blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
         yield Part(
             Paragraph(
                 text=f"Setting this length aside for each request ahead would take {format_bytes(whole)} from the first token on. A request that ends at "
-                f"{quarter:,} tokens then leaves {format_bytes(whole - few)} of it unused ({percent} %); in blocks it holds{most}:",
+                f"{counted(quarter, 'token')} then leaves {format_bytes(whole - few)} of it unused ({percent} %); in blocks it holds{most}:",
                 formulas=(_held("held-quarter", plan, quarter),),
             ),
             in_story=True,
         )
     else:
-        yield Part(Paragraph(text=f"A request of {quarter:,} tokens holds as much."), in_story=True)
+        yield Part(Paragraph(text=f"A request of {counted(quarter, 'token')} holds as much."), in_story=True)
 
 
 def _of_layers(subject: Subject) -> str:
@@ -205,7 +205,8 @@ def _last_block(subject: Subject, plan: Plan) -> str:
         return "Nothing grows with one more token here, so that no block is taken for it."
     text = "Blocks are taken whole."
     if _keeps_some(subject) or subject.question.engine.name == "trtllm":
-        text += f" At {context:,} tokens {-context % rows:,} places of the last one are empty; at most {rows - 1:,} are, when a request has just begun one."
+        text += f" At {counted(context, 'token')} {-context % rows:,} places of the last one are empty; at most {rows - 1:,} are, when a "
+        "request has just begun one."
     more = f"One more token takes {counted(after - need, 'block')} more" if after != need else "One more token takes no further block"
     return f"{text} {more}."
 
@@ -233,7 +234,7 @@ _UNPAGED: Final = {
 
 def _unpaged(subject: Subject, plan: Plan) -> Iterator[Part]:
     said = _UNPAGED[subject.question.engine.name]
-    sizes = f"One request of {subject.context:,} tokens takes {sized(plan.resident_bytes(subject.context, 1))}."
+    sizes = f"One request of {counted(subject.context, 'token')} takes {sized(plan.resident_bytes(subject.context, 1))}."
     yield Part(Paragraph(text=f"{said} {sizes}"), in_story=True)
 
 
@@ -300,7 +301,7 @@ def _shared_blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
     if not subject.attention:
         return
     rows, context = plan.pools[0].unit_rows * subject.question.options.dcp, subject.context
-    begin = PREFIX if context > PREFIX else context // 2
+    begin = PREFIX if context > PREFIX else max(1, context // 2)
     most = "" if subject.keeps_all else " at most"
     exact = subject.question.engine.name == "vllm"
     shared = begin // rows * rows
@@ -324,7 +325,9 @@ def _shared_blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
             unit="tokens",
         )
         yield Part(Paragraph(text="A whole prompt that comes again is reused up to its last whole block, its last token aside:", formulas=(again,)))
-    early = min(CHANGED_AT, max(0, context - 1))
+    early = min(CHANGED_AT, context - 1)
+    if not early:
+        return
     broken = Formula(
         name="broken",
         text=f"tokens shared{most} of any length where token {early + 1:,} differs",
@@ -333,7 +336,10 @@ def _shared_blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
         unit="tokens",
     )
     yield Part(
-        Paragraph(text=f"A block is known by its tokens and by all blocks before it. Where a date follows the first {early:,} tokens, say:", formulas=(broken,))
+        Paragraph(
+            text=f"A block is known by its tokens and by all blocks before it. Where a date follows the first {counted(early, 'token')}, say:",
+            formulas=(broken,),
+        )
     )
 
 

@@ -32,8 +32,8 @@ def render_explain(result: Explanation, console: Console) -> None:
 
 
 def _headline(result: Explanation) -> str:
-    layers = "1 layer" if result.layer_count == 1 else f"{result.layer_count:,} layers"
-    return f"{printable(result.model.name)}: {layers}, {format_bytes(result.request_bytes)} of KV cache for a request of {result.context:,} tokens"
+    layers, tokens = (f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in ((result.layer_count, "layer"), (result.context, "token")))
+    return f"{printable(result.model.name)}: {layers}, {format_bytes(result.request_bytes)} of KV cache for a request of {tokens}"
 
 
 def _source(result: Explanation) -> str:
@@ -61,7 +61,7 @@ def _print_paragraph(paragraph: Paragraph, console: Console) -> None:
 
 def _print_formula(formula: Formula, console: Console) -> None:
     _indented(printable(formula.text), console)
-    unit = f" {formula.unit}" if formula.unit else ""
+    unit = f" {formula.unit.removesuffix('s') if formula.value == 1 else formula.unit}" if formula.unit else ""
     of_bytes = f" ({format_bytes(formula.value)})" if formula.unit == "B" and formula.value >= 10_240 else ""
     same = formula.numbers == f"{formula.value:,}"
     _indented(f"= {'' if same else f'{formula.numbers} = '}{formula.value:,}{unit}{of_bytes}", console)
