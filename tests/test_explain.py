@@ -206,7 +206,7 @@ def test_gemma_3_27b_drops_what_leaves_its_windows() -> None:
     assert (found["layers-sliding"], found["layers-full"]) == (52 * 1024 * row, 10 * 32_768 * row)
     assert found["batch"] == found["layers-sliding"] + found["layers-full"]
     assert result.token_bytes == 10 * row
-    assert "the first 31,744 are dropped already" in words(result)
+    assert "the first 31,744 are no longer needed" in words(result)
     assert "it is not full yet" in words(told("gemma-3-27b", "layers", context=1024))
     assert "of the tokens that a layer can see" in words(result)
 
@@ -247,7 +247,7 @@ def test_qwen3_next_keeps_both() -> None:
 @pytest.mark.parametrize(
     ("model", "topic", "said"),
     [
-        ("whisper-large-v3", "layers", "K and V of the 1,500 tokens that come from the encoder"),
+        ("whisper-large-v3", "layers", "K and V of what comes from the encoder (cross-attention), 1,500 tokens here"),
         ("whisper-large-v3", "prefix", "vLLM switches it off for a model with an encoder"),
         ("whisper-large-v3", "prefill-decode", "No figures for this model: the work of an encoder is not counted"),
         ("falcon-h1-7b", "cache", "there are 44 with both attention and a state."),

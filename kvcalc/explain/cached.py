@@ -181,9 +181,8 @@ def _in_transformers(subject: Subject) -> Iterator[Part]:
         return
     old = "`past_key_values`" if subject.attention else "`cache_params`"
     text = (
-        f"In transformers the cache is an object that a model's `forward` takes and returns: {old}, which release {TRANSFORMERS.version} calls `cache` "
-        "(it still "
-        f"takes the old name). With it, the next call is given the new token alone. It holds what each layer keeps"
+        f"In transformers the cache is an object that a model's `forward` takes and returns: {old}, which release {TRANSFORMERS.version} calls `cache` (it "
+        "still takes the old name). With it, the next call is given the new token alone. It holds what each layer keeps"
     )
     shape = None if isinstance(dynamic, KvcalcError) else next(iter(_tensor(dynamic, subject.context)), None)
     text += "." if shape is None else f": K and V are tensors of [batch, heads, tokens, width], in a layer of this model [{subject.batch:,}, {shape}]."

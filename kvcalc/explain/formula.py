@@ -37,9 +37,8 @@ def formula_topic(subject: Subject) -> Iterator[Part]:
     if saved is not None and saved.attention_bytes < saved.expanded_bytes:
         factor = format_ratio(saved.expanded_bytes, saved.attention_bytes)
         text = (
-            f"With K and V of its own for each of the {saved.query_heads:,} query heads, attention would keep {sized(saved.expanded_bytes)} for the "
-            "batch in place "
-            f"of {sized(saved.attention_bytes)}: {factor} as much. Heads that share K and V (GQA, MQA), or a latent (MLA), save that."
+            f"With K and V of its own for each of the {saved.query_heads:,} query heads, attention would keep {sized(saved.expanded_bytes)} for the batch in "
+            f"place of {sized(saved.attention_bytes)}: {factor} as much. Heads that share K and V (GQA, MQA), or a latent (MLA), save that."
         )
         yield Part(Paragraph(text=text))
     yield Part(
@@ -117,13 +116,16 @@ NAMES: Final[dict[LayerKind, str]] = {
 """What layers of a kind keep, in a table."""
 
 
+def _name(use: LayerUse) -> str:
+    beside = {"compressor": "compressor inputs", "ring": "a ring of inputs"}
+    return NAMES[use.kind] if use.cache is None else beside.get(use.cache.kernel, NAMES[use.kind])
+
+
 def layers_topic(subject: Subject) -> Iterator[Part]:
     """What each kind of layer keeps, and of how many tokens."""
     unlike = any(use.kind != "full" for use in subject.uses)
     columns = (Column(name="layers", unit=""), Column(name="rows each", unit=""), Column(name="bytes a row", unit=""), Column(name="request", unit="B"))
-    rows = tuple(
-        Row(label=NAMES[use.kind], values=(use.layers, use.rows, sum(plane.row_bytes for plane in use.planes), use.size_bytes)) for use in subject.uses
-    )
+    rows = tuple(Row(label=_name(use), values=(use.layers, use.rows, sum(plane.row_bytes for plane in use.planes), use.size_bytes)) for use in subject.uses)
     one_kind = "By what they keep:" if len(subject.uses) > 1 or subject.counts.nothing else "Its layers are all alike:"
     if sum(use.layers for use in subject.uses) > sum(subject.counts):
         one_kind = f"A layer may keep more than one thing, and then stands in several rows (there are {sum(subject.counts):,} layers):"
@@ -153,9 +155,9 @@ def _kind_text(subject: Subject, use: LayerUse) -> str:
             state = (
                 f"at {counted(context, 'token')} it is not full yet"
                 if context <= size
-                else f"of {counted(context, 'token')} the first {context - size:,} are dropped already"
+                else f"of {counted(context, 'token')} the first {context - size:,} are no longer needed"
             )
-            return f"{layers} {what} the last {size:,} tokens (sliding window). What leaves the window is never needed again and dropped: {state}."
+            return f"{layers} {what} the last {size:,} tokens (sliding window). What leaves the window is never looked at again and can be dropped: {state}."
         case "chunked":
             state = "the first chunk is not over yet" if context <= size else f"a request of {counted(context, 'token')} never holds more"
             return f"{layers} K and V of one chunk of {size:,} tokens: a token sees only those before it in its own chunk, and {state}."
@@ -174,12 +176,8 @@ def _kind_text(subject: Subject, use: LayerUse) -> str:
             each = "every token" if stride == 1 else f"every {stride:,} tokens"
             return f"{layers} an index key for {each}. An indexer scores these small keys to pick the rows that attention then reads."
         case "cross":
-            return (
-                f"{layers} K and V of the {counted(use.rows, 'token')} that come from the encoder (cross-attention). They are written once "
-                "for a request and do "
-                "not grow with "
-                f"what it generates."
-            )
+            from_encoder = f"{layers} K and V of what comes from the encoder (cross-attention), {counted(use.rows, 'token')} here (--encoder-tokens)"
+            return f"{from_encoder}. They are written once for a request and do not grow with what it generates."
         case "shared":
             return f"{counted(use.layers, 'layer')} use{'s' if use.layers == 1 else ''} the cache of an earlier layer and keep none of their own."
         case "state":
@@ -219,9 +217,8 @@ def dtype_topic(subject: Subject) -> Iterator[Part]:
         return
     yield Part(
         Paragraph(
-            text=f"Numbers in the cache are {own.kv_dtype} here. Left to itself (auto) an engine takes as a rule the type that the model computes in, "
-            "or the one that "
-            f"the checkpoint names for the cache (llama.cpp and Ollama: fp16); how the weights are quantized does not change it."
+            text=f"Numbers in the cache are {own.kv_dtype} here. Left to itself (auto) an engine takes as a rule the type that the model computes in, or the "
+            "one that the checkpoint names for the cache (llama.cpp and Ollama: fp16); how the weights are quantized does not change it."
         )
     )
     here = subject.rows.kv_dtype.elements()
@@ -239,9 +236,8 @@ def dtype_topic(subject: Subject) -> Iterator[Part]:
     scales = [element_size(PACKINGS[name]) for name in ("q8_0", "q4_0")]
     yield Part(
         Paragraph(
-            text=f"Plain fp8 has no scale in the row. llama.cpp's q8_0 ({scales[0]} numbers) and q4_0 ({scales[1]}) store one with every 32 numbers, "
-            "which is counted. K and V may "
-            f"differ: --kv-dtype k=q8_0,v=q4_0."
+            text=f"Plain fp8 has no scale in the row. llama.cpp's q8_0 ({scales[0]} numbers) and q4_0 ({scales[1]}) store one with every 32 numbers, which is "
+            "counted. K and V may differ: --kv-dtype k=q8_0,v=q4_0."
         )
     )
     text = "Half the bytes let a budget hold about twice the rows, and a decode step read half as many bytes of cache. The number of products stays the same."

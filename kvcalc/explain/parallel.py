@@ -51,10 +51,8 @@ def parallel_topic(subject: Subject) -> Iterator[Part]:
     table = Table(label="one request", columns=(Column(name="fullest GPU", unit="B"), Column(name="all GPUs", unit="B")), rows=tuple(rows))
     yield Part(
         Paragraph(
-            text=f"Of {counted(subject.context, 'token')}, with the bare formula (--dp 2: one request in each of the two replicas). Where "
-            "all GPUs together hold "
-            "more than "
-            f"one GPU would, they hold copies:",
+            text=f"Of {counted(subject.context, 'token')}, with the bare formula (--dp 2: one request in each of the two replicas). Where all GPUs together "
+            "hold more than one GPU would, they hold copies:",
             table=table,
         )
     )

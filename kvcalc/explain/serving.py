@@ -27,10 +27,9 @@ def prefill_decode_topic(subject: Subject) -> Iterator[Part]:
         cached = "the rows that attention looks back at, and the states"
     yield Part(
         Paragraph(
-            text="Prefill works on the whole prompt at once, or in large chunks: its tokens are all known, so that a weight that is read once serves "
-            "many of them. "
-            "It fills the cache and ends with the first new token. Decode makes one token a step, because each follows from the one before: a step reads the "
-            f"weights again, and {cached}, for a single token of each request."
+            text="Prefill works on the whole prompt at once, or in large chunks: its tokens are all known, so that a weight that is read once serves many of "
+            "them. It fills the cache and ends with the first new token. Decode makes one token a step, because each follows from the one before: a step "
+            f"reads the weights again, and {cached}, for a single token of each request."
         ),
         in_story=True,
     )
@@ -47,9 +46,8 @@ def prefill_decode_topic(subject: Subject) -> Iterator[Part]:
     else:
         yield Part(
             Paragraph(
-                text="Whichever takes longer binds, arithmetic or moving bytes: a GPU computes many products in the time that it moves one byte, so "
-                "that few FLOPs "
-                "a byte leave its arithmetic idle. --gpu NAME says which it is on a GPU, and how long it takes."
+                text="Whichever takes longer binds, arithmetic or moving bytes: a GPU computes many products in the time that it moves one byte, so that few "
+                "FLOPs a byte leave its arithmetic idle. --gpu NAME says which it is on a GPU, and how long it takes."
             )
         )
     yield Part(Paragraph(text=_batching(of, subject.context, other)), in_story=True)
@@ -100,9 +98,8 @@ def _batching(of: Costs, context: int, other: int) -> str:
     share = format_ratio(many.moved_bytes, one.moved_bytes)
     kept = "cached rows and states" if one.state_bytes and one.kv_read_bytes else "states" if one.state_bytes else "cached rows"
     return (
-        f"A batch shares the weights, not the cache: weights are {weights}, {kept} are read for each. A step of {other:,} requests moves {share} the "
-        "bytes of a step of "
-        f"one, for {other:,} tokens in place of one."
+        f"A batch shares the weights, not the cache: weights are {weights}, {kept} are read for each. A step of {other:,} requests moves {share} the bytes of "
+        f"a step of one, for {other:,} tokens in place of one."
     )
 
 
@@ -149,15 +146,13 @@ def _blocks(subject: Subject, plan: Plan) -> Iterator[Part]:
     if subject.attention:
         text = (
             f"{subject.engine} cuts its memory for the cache into blocks of {counted(pool.unit_rows, 'token')}, {sized(pool.unit_bytes)} each{where}. "
-            f"{_of_layers(subject)} A request takes blocks as it grows, from anywhere in the pool, and a table says which are its own, so that no "
-            "memory is lost "
-            f"between requests. With {counted(context, 'token')} it holds{most}:"
+            f"{_of_layers(subject)} A request takes blocks as it grows, from anywhere in the pool, and a table says which are its own, so that no memory is "
+            f"lost between requests. With {counted(context, 'token')} it holds{most}:"
         )
     else:
         text = (
-            f"{subject.engine} cuts its memory for the cache into blocks of {sized(pool.unit_bytes)}{where}, each for the states of one request, which "
-            "takes the "
-            f"same from its first token to its last:"
+            f"{subject.engine} cuts its memory for the cache into blocks of {sized(pool.unit_bytes)}{where}, each for the states of one request, which takes "
+            "the same from its first token to its last:"
         )
     yield Part(Paragraph(text=text, formulas=(_held("held", plan, context),)), in_story=True)
     if not subject.attention:
@@ -215,10 +210,9 @@ def _slots(subject: Subject, plan: Plan, slots: int) -> Iterator[Part]:
     size_bytes = plan.resident_bytes(subject.context, 1)
     yield Part(
         Paragraph(
-            text=f"{subject.engine} has no blocks: it sets the cache of its {counted(slots, 'slot')} aside when it starts, {sized(size_bytes)} at a "
-            "context of "
-            f"{subject.context:,}, and a request takes one slot. The memory is the same however many requests run and however long they are; what they do "
-            f"not use is held for nothing."
+            text=f"{subject.engine} has no blocks: it sets the cache of its {counted(slots, 'slot')} aside when it starts, {sized(size_bytes)} at a context "
+            f"of {subject.context:,}, and a request takes one slot. The memory is the same however many requests run and however long they are; what they do "
+            "not use is held for nothing."
         ),
         in_story=True,
     )
@@ -247,9 +241,8 @@ def prefix_topic(subject: Subject) -> Iterator[Part]:
     kept = "K and V of a token depend" if subject.attention else "The state after a token depends"
     yield Part(
         Paragraph(
-            text=f"{kept} only on that token and on those before it{_beside_tokens(subject)}. Two requests that begin with the same tokens therefore "
-            "keep the same for "
-            f"them: it can be computed once and held once (prefix caching)."
+            text=f"{kept} only on that token and on those before it{_beside_tokens(subject)}. Two requests that begin with the same tokens therefore keep the "
+            "same for them: it can be computed once and held once (prefix caching)."
         ),
         in_story=True,
     )
