@@ -125,6 +125,15 @@ def test_every_figure_is_what_it_says(model: str, engine: str, context: int, bat
         assert format_bytes(int(number.replace(",", ""))) == rounded
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(preset_names()), st.sampled_from(ENGINES))
+def test_every_paragraph_is_whole_sentences(model: str, engine: str) -> None:
+    for paragraph in paragraphs(told(model, *TOPICS, engine=engine)):
+        assert re.match(r"[A-Z\d`]|vLLM|llama-server|transformers|" + re.escape(find_engine(engine).name), paragraph.text), paragraph.text
+        assert "  " not in paragraph.text
+        assert paragraph.text.endswith("." if not paragraph.formulas and paragraph.table is None else (".", ":")), paragraph.text
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_the_story_of_every_preset_is_short(name: str) -> None:
     result = told(name)
@@ -192,7 +201,7 @@ def test_deepseek_v3_keeps_latents() -> None:
     said = words(result)
     assert "latents that K and V are made from" in said
     assert "it is wrong" in said
-    assert "every GPU keeps a whole copy" in said
+    assert "Latents have no heads to divide: every GPU keeps a whole copy" in said
     assert "heads with a K and a V of their own" not in result.to_json()
     assert cells(result, "--tp 8") == (61 * 8192 * 1152, 8 * 61 * 8192 * 1152)
     assert cells(result, "--tp 8 --dcp 8") == (61 * 1024 * 1152, 61 * 8192 * 1152)
@@ -258,6 +267,7 @@ def test_qwen3_next_keeps_both() -> None:
         ("gemma-4-e2b", "parallel", "divides the 1 KV head of a layer"),
         ("nemotron-3-nano-30b-a3b", "layers", "layers keep nothing"),
         ("llama-4-scout-17b-16e", "layers", "one chunk of 8,192 tokens"),
+        ("deepseek-v3.2", "parallel", "Latents and index keys have no heads to divide"),
         ("deepseek-v3.2", "layers", "A query attends to 2,048 of them at most"),
         ("deepseek-v4-flash", "layers", "one latent for every 128 tokens"),
         ("deepseek-v4.1-flash", "prefill-decode", "No figures for this model"),
@@ -271,6 +281,7 @@ def test_each_kind_of_layer_has_its_own_words(model: str, topic: TopicName, said
 @pytest.mark.parametrize(
     ("engine", "paging", "prefix"),
     [
+        ("vllm", "0 places of the last one are empty; at most 15 are, when a request has just begun one. One more token takes 1 block more.", "vLLM"),
         ("vllm", "into blocks of 16 tokens", "vLLM shares whole blocks"),
         ("trtllm", "into blocks of 32 tokens", "enable_partial_reuse"),
         ("sglang", "pool of tokens", "tree of the tokens"),

@@ -23,7 +23,7 @@ def explain(
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC]...",
+            metavar="TOPIC",
             help="cache, formula, layers, prefill-decode, paging, prefix, dtype, parallel, or all; without: the story in short.",
             autocompletion=_complete_topic,
             show_default=False,

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from kvcalc.engines.ideal import IDEAL
 from kvcalc.errors import KvcalcError
-from kvcalc.explain.subject import Part, Subject, counted, sized
+from kvcalc.explain.subject import Part, Subject, counted, listed, sized
 from kvcalc.results.explain import Column, Paragraph, Row, Table
 
 
@@ -80,9 +80,9 @@ def _divided(subject: Subject) -> str:
     if heads:
         of = f"{' or '.join(f'{number:,}' for number in heads)} KV head{'' if heads == [1] else 's'}"
         said.append(f"Tensor parallelism divides the {of} of a layer; on more GPUs than heads each head is copied")
-    if any(plane.role in ("latent", "index") for plane in planes):
-        what = "Latents and index keys have" if any(plane.role == "latent" for plane in planes) else "Index keys have"
-        said.append(f"{what} no heads to divide: every GPU keeps a whole copy")
+    copied = [what for role, what in (("latent", "latents"), ("index", "index keys")) if any(plane.role == role for plane in planes)]
+    if copied:
+        said.append(f"{listed(copied).capitalize()} have no heads to divide: every GPU keeps a whole copy")
     if subject.states:
         said.append("States are divided by their heads or channels")
     return f"{'. '.join(said)}."

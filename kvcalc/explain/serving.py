@@ -66,7 +66,7 @@ def _work_table(subject: Subject, of: Costs, other: int) -> Paragraph:
         Column(name="cache", unit="B"),
         Column(name="FLOPs a byte", unit=""),
     )
-    where = "" if subject.question.options.gpus == 1 else " of one GPU of each stage"
+    where = "" if subject.question.options.gpus == 1 else " by one GPU of each stage"
     return Paragraph(text=f"What is computed and read{where}:", table=Table(label=f"at {counted(subject.context, 'token')}", columns=columns, rows=rows))
 
 
@@ -200,8 +200,8 @@ def _last_block(subject: Subject, plan: Plan) -> str:
         return "Nothing grows with one more token here, so that no block is taken for it."
     text = "Blocks are taken whole."
     if _keeps_some(subject) or subject.question.engine.name == "trtllm":
-        text += f" At {counted(context, 'token')} {-context % rows:,} places of the last one are empty; at most {rows - 1:,} are, when a "
-        "request has just begun one."
+        empty = f"{-context % rows:,} places of the last one are empty; at most {rows - 1:,} are, when a request has just begun one"
+        text += f" At {counted(context, 'token')} {empty}."
     more = f"One more token takes {counted(after - need, 'block')} more" if after != need else "One more token takes no further block"
     return f"{text} {more}."
 
