@@ -118,7 +118,7 @@ def test_every_figure_is_what_it_says(model: str, engine: str, context: int, bat
     try:
         plan = find_engine(engine).plan(spec, Options(**choices))
     except KvcalcError:
-        assert "does not hold this model" in words(result)
+        assert "holds of this model cannot be told" in words(result)
     held = [each.value for each in formulas(result) if each.name == "held"]
     assert held == ([] if plan is None or plan.slots is not None or plan.pools[0].unit_bytes == 1 else [plan.resident_bytes(context, 1)])
     for number, rounded in re.findall(r"([\d,]+) B \(([\d,.]+ \w+)\)", words(result)):

@@ -124,7 +124,7 @@ def paging_topic(subject: Subject) -> Iterator[Part]:
     """Blocks, the last one, and what reserving ahead wastes; or what an engine without blocks does."""
     plan = subject.plan
     if isinstance(plan, KvcalcError):
-        yield Part(Paragraph(text=f"{subject.engine} does not hold this model: {plan.message}."), in_story=True)
+        yield Part(Paragraph(text=f"What {subject.engine} holds of this model cannot be told: {plan.message}."), in_story=True)
         return
     pool = plan.pools[0]
     if plan.slots is not None:
@@ -247,7 +247,7 @@ def prefix_topic(subject: Subject) -> Iterator[Part]:
         in_story=True,
     )
     if isinstance(plan, KvcalcError):
-        yield Part(Paragraph(text=f"{subject.engine} does not hold this model: {plan.message}."))
+        yield Part(Paragraph(text=f"What {subject.engine} shares of this model cannot be told: {plan.message}."))
     elif not subject.question.options.prefix_caching:
         yield Part(Paragraph(text="It is switched off here (--no-prefix-caching): nothing is shared."), in_story=True)
     elif name in ("vllm", "trtllm"):
@@ -356,6 +356,6 @@ def _limits(subject: Subject) -> str:
     if any(use.kind in ("sliding", "chunked") for use in subject.uses):
         said.append(
             "A layer with a window or chunks needs only the rows that it still looks back at from the point where the requests part; "
-            "where these are dropped already, they are computed again."
+            "where these are gone already, less can be shared."
         )
     return " ".join(said)
