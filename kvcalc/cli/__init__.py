@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import wraps
+from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
@@ -60,7 +61,20 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-COMMANDS: Final = ("estimate", "fit", "sweep", "speed", "compare", "explain", "replay", "prefix", "verify", "models", "gpus")
+COMMANDS: Final = {
+    "estimate": "estimate",
+    "fit": "fit",
+    "sweep": "sweep",
+    "speed": "speed",
+    "compare": "compare",
+    "explain": "explain",
+    "replay": "replay",
+    "prefix": "prefix",
+    "verify": "verify",
+    "models": "catalogues",
+    "gpus": "catalogues",
+}
+"""The module of kvcalc.cli that holds the function of each."""
 
 
 class Commands(TyperGroup):
@@ -83,29 +97,7 @@ class Commands(TyperGroup):
 
 
 def _function(name: str) -> Callable[..., Any]:
-    match name:
-        case "estimate":
-            from kvcalc.cli.estimate import estimate as function
-        case "fit":
-            from kvcalc.cli.fit import fit as function
-        case "speed":
-            from kvcalc.cli.speed import speed as function
-        case "sweep":
-            from kvcalc.cli.sweep import sweep as function
-        case "compare":
-            from kvcalc.cli.compare import compare as function
-        case "prefix":
-            from kvcalc.cli.prefix import prefix as function
-        case "replay":
-            from kvcalc.cli.replay import replay as function
-        case "explain":
-            from kvcalc.cli.explain import explain as function
-        case "verify":
-            from kvcalc.cli.verify import verify as function
-        case "models":
-            from kvcalc.cli.catalogues import models as function
-        case _:
-            from kvcalc.cli.catalogues import gpus as function
+    function: Callable[..., Any] = getattr(import_module(f"kvcalc.cli.{COMMANDS[name]}"), name)
     return function
 
 
