@@ -303,8 +303,17 @@ class Deployed:
         alike = self.shared(tokens) if self._shares(tokens) else Shared(self.plan, 1, 0)
         requests = _whole(self.plan, max(0, usable - alike.once(tokens)), alike.own(tokens))
         requests = requests if in_time is None else min(requests, in_time.requests)
+        requests = requests if self._starts_for(usable, tokens) else 0
         together = _together(self.plan, usable, requests, tokens)
         return LengthRow(context=tokens, requests=requests, tokens=together, request_bytes=need * self.pool.unit_bytes)
+
+    def _starts_for(self, usable: int, tokens: int) -> bool:
+        """Whether a server for requests of up to so many tokens starts, which one of several pools may be too small for."""
+        try:
+            self.plan.capacity(usable + self.plan.reserved, tokens)
+        except KvcalcError:
+            return False
+        return True
 
     def _shares(self, tokens: int) -> bool:
         """Whether requests of this length are longer than what they have alike."""
