@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 from pydantic import ValidationError
 
 from kvcalc.caches import attention
-from kvcalc.errors import POINTER, ExitCode, KvcalcError
+from kvcalc.errors import POINTER, ExitCode, KvcalcError, printable
 from kvcalc.layers import MAX_LAYERS, Facts, Layer, ModelSpec, Note
 from kvcalc.presets import SpecFile, first_error
 from kvcalc.units import format_bytes
@@ -105,6 +105,26 @@ def model_from_shape(layers: int, kv_heads: int, head_dim: int) -> Model:
     layer = Layer(caches=(attention(kv_heads=kv_heads, head_dim=head_dim),))
     name = f"{layers} layers x {kv_heads} KV heads x {head_dim}"
     return Model(name, "the command line", ModelSpec(layers=(layer,) * layers, facts=Facts()), "MODEL")
+
+
+def model_from_config(config: Mapping[str, Any], revision: str | None = None, as_model_type: str | None = None) -> Model:
+    """The model that a config.json describes, of which no file is at hand. Raises KvcalcError for what JSON does not hold."""
+    import json
+    from decimal import Decimal
+
+    from kvcalc.families import read_config
+
+    if revision is not None:
+        raise KvcalcError("--revision goes with a Hub id, not with a config", code=ExitCode.USAGE)
+    try:
+        fields = json.loads(json.dumps(config), parse_float=Decimal)  # as it is read from a file, and what becomes of `config` later does not matter
+    except RecursionError:
+        raise KvcalcError("the config is nested too deeply", code=ExitCode.USAGE) from None
+    except (TypeError, ValueError) as error:
+        raise KvcalcError(f"the config holds what JSON does not: {str(error)[:120]}", code=ExitCode.USAGE) from None
+    name = fields.get("_name_or_path") or fields.get("model_type") or "config"
+    spec = read_config(fields, as_model_type=as_model_type)
+    return Model(printable(str(name))[:100], "a config", spec, "MODEL", config=fields)
 
 
 # Presets

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from kvcalc.asking.deployment import options_of
 from kvcalc.budget import Asked, Question
 from kvcalc.catalog import load_model
 from kvcalc.cli.budget import BUDGET
-from kvcalc.cli.options import DEPLOYMENT, MODEL, options_of
+from kvcalc.cli.options import DEPLOYMENT, MODEL
 from kvcalc.engines import find_engine
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.packing import KvDtype

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvcalc.cli.budget import BUDGET, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.cli.machine import MACHINE, machine_asked
-from kvcalc.cli.options import DEPLOYMENT, MODEL, RATIO, Context, Json, check_owned, check_together, find_model, options_of, with_options
+from kvcalc.asking.budget import checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.asking.deployment import check_owned, check_together, find_model, options_of
+from kvcalc.asking.machine import machine_asked
+from kvcalc.cli.budget import BUDGET
+from kvcalc.cli.machine import MACHINE
+from kvcalc.cli.options import DEPLOYMENT, MODEL, RATIO, Context, Json, with_options
 from kvcalc.errors import ExitCode
 
 if TYPE_CHECKING:

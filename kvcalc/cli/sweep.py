@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kvcalc.cli.budget import quantization_named
-from kvcalc.cli.fit import Lookup, asking_of, fit
+from kvcalc.asking.budget import quantization_named
+from kvcalc.asking.deployment import OWNERS, check_owned, find_gpu_named
+from kvcalc.asking.fit import Lookup, asking_of
+from kvcalc.cli.fit import fit
 from kvcalc.cli.lists import NONE, RULE, Element, Lists
-from kvcalc.cli.options import OWNERS, Json, check_owned, find_gpu_named, with_options
+from kvcalc.cli.options import Json, with_options
 from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
 from kvcalc.errors import ExitCode, KvcalcError
 
@@ -129,7 +131,7 @@ def _checked_size(axes: Axes, most: int) -> int:
 
 
 def _check_names(axes: Axes, lookup: Lookup) -> None:
-    """Raises KvcalcError or BadParameter for a name that nothing has, before any cell is answered."""
+    """Raises KvcalcError for a name that nothing has, before any cell is answered."""
     from kvcalc.engines import find_engine
 
     for each in axes["engine"]:
@@ -176,5 +178,3 @@ def _question(typed: Mapping[str, Any], lookup: Lookup, contexts: Sequence[int])
         return asking.question(found, contexts[0] if contexts else asking.length(found, None), 1)
     except KvcalcError as error:
         return error
-    except typer.BadParameter as error:
-        return KvcalcError(error.message, code=ExitCode.USAGE)

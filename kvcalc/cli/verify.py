@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kvcalc.cli.budget import BUDGET, SIZE, checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, check_owned, check_together, find_gpu_named, length_for, options_of, with_options
+from kvcalc.asking.budget import checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.asking.deployment import check_owned, check_together, find_gpu_named, length_for, options_of
+from kvcalc.cli.budget import BUDGET, SIZE
+from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, with_options
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:

@@ -1,0 +1,92 @@
+"""The memory of the GPUs, and what is taken from it."""
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from kvcalc.asking.deployment import OWNERS, Typed, find_gpu_named, wrong
+from kvcalc.units import format_bytes
+
+if TYPE_CHECKING:
+    from kvcalc.budget import StatedWeights
+    from kvcalc.catalog import Model as FoundModel
+    from kvcalc.engines.base import Device, Options
+    from kvcalc.layers import Note
+    from kvcalc.quantizations import Named
+    from kvcalc.results.fit import GpuInfo
+
+
+def with_budget(options: "Options", typed: Typed) -> "Options":
+    """The same with what only a budget is about."""
+    return options._replace(
+        expert_parallel=typed["expert_parallel"],
+        towers=not typed["language_model_only"],
+        max_loras=typed["max_loras"],
+        max_lora_rank=typed["max_lora_rank"],
+    )
+
+
+def utilization_of(typed: Typed, engine: str) -> Decimal | None:
+    """The part of the memory that the engine is told to take."""
+    static: Decimal | None = typed["mem_fraction_static"]
+    stated: Decimal | None = typed["utilization"]
+    if static is not None and stated is not None:
+        raise wrong("--mem-fraction-static is what SGLang calls --utilization: give one of them")
+    return static if static is not None and engine in OWNERS["mem_fraction_static"] else stated
+
+
+def gpu_and_device(typed: Typed, needed: int) -> "tuple[GpuInfo, Device | None]":
+    """The GPU that is asked about: named, described by its memory alone, or where nothing is said those of this machine."""
+    from kvcalc.engines.base import Device
+    from kvcalc.results.fit import GpuInfo
+
+    gpu, gpu_mem, kv_mem = typed["gpu"], typed["gpu_mem"], typed["kv_mem"]
+    if gpu is None and gpu_mem is None and kv_mem is None:
+        from kvcalc.gpus import gpus_here
+
+        return gpus_here(needed)
+    if gpu is None:
+        device = None if gpu_mem is None else Device(f"a GPU of {format_bytes(gpu_mem)}", None, (gpu_mem,))
+        return GpuInfo(name=None, memory_bytes=gpu_mem), device
+    card = find_gpu_named(gpu)
+    memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or kv_mem is not None else card.memory()
+    return GpuInfo(name=card.name, memory_bytes=memory_bytes, memory_by=memory_by), card.device(gpu_mem)
+
+
+def deployed_gpus(typed: Typed, tp: int) -> int:
+    """GPUs in all, of which `tp` share the heads."""
+    return int(tp * typed["pp"] * (1 if typed["enable_dp_attention"] else typed["dp"]))
+
+
+def shared_heads(typed: Typed) -> int:
+    """GPUs that share the heads: as many as there are where nothing is said of how they share the work."""
+    gpus, tp, pp, dp = typed["gpus"], typed["tp"], typed["pp"], typed["dp"]
+    needed = deployed_gpus(typed, tp)
+    if gpus is None or gpus == needed:
+        return int(tp)
+    if (tp, pp, dp) == (1, 1, 1):
+        return int(gpus)
+    replicas = "" if typed["enable_dp_attention"] else f" x --dp {dp}"
+    raise wrong(f"--gpus {gpus} are not --tp {tp} x --pp {pp}{replicas} = {needed}")
+
+
+def quantization_named(name: str | None) -> "Named | None":
+    """How weights are stored, by its name. Raises KvcalcError (usage) for one that is not known."""
+    if name is None:
+        return None
+    from kvcalc.quantizations import BY_NAME
+
+    try:
+        return BY_NAME[name.strip().lower()]
+    except KeyError:
+        raise wrong(f"--quantization {name[:40]!r} is not known; known: {', '.join(BY_NAME)}") from None
+
+
+def checkpoint_of(found: "FoundModel", *, named: bool) -> "tuple[StatedWeights | None, tuple[Note, ...]]":
+    """The size of the weights from the checkpoint beside the config; None leaves it to the tensors, as a quantization that is `named` does."""
+    from kvcalc.budget import StatedWeights
+    from kvcalc.catalog import find_checkpoint
+
+    if named:
+        return None, ()
+    checkpoint, notes = find_checkpoint(found)
+    return (None if checkpoint is None else StatedWeights(checkpoint.size_bytes, "checkpoint", checkpoint.source)), notes

@@ -1,0 +1,54 @@
+"""What `compare` is asked."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kvcalc.asking.budget import checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
+from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, Source, Typed, check_owned, check_together, found_model, options_of, wrong
+
+if TYPE_CHECKING:
+    from kvcalc.results.compare import Comparison
+
+
+def compared(names: Sequence[Source], typed: Typed) -> "Comparison":
+    """Models or engines side by side."""
+    from kvcalc.budget import Asked, Question
+    from kvcalc.compare import compare
+    from kvcalc.engines import ENGINES, find_engine
+    from kvcalc.results.fit import GpuInfo
+
+    asked_for = typed["engine"] or ("vllm" if len(names) > 1 else "all")
+    engines = [find_engine(name) for name in (ENGINES if asked_for.strip().lower() == "all" else asked_for.split(","))]
+    if len(names) * len(engines) == 1:
+        raise wrong("one model under one engine has nothing to be compared with: name another, or --engine all")
+    check_owned(typed, tuple(rules.name for rules in engines))
+    kv_mem, named = typed["kv_mem"], quantization_named(typed["quantization"])
+    of_a_gpu = {"--utilization": typed["utilization"], "--quantization": typed["quantization"], "--reserve": typed["reserve"] or None}
+    check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
+    has_budget = kv_mem is not None or typed["gpu_mem"] is not None or typed["gpu"] is not None
+    tp = shared_heads(typed)
+    info, device = gpu_and_device(typed, deployed_gpus(typed, tp)) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
+    models = [found_model(name) for name in names]
+    own = [found.spec.facts.max_context for found in models]
+    length = min((CONTEXT_WITHOUT_MODEL, *(tokens for tokens in own if tokens is not None))) if typed["context"] is None else typed["context"]
+    questions = []
+    for found in models:
+        weighed = has_budget and kv_mem is None
+        stated, notes = checkpoint_of(found, named=named is not None) if weighed else (None, ())
+        questions += [
+            Question(
+                found.weighed() if weighed else found.spec,
+                rules,
+                with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed),
+                Asked(found.name, found.source, found.served_as, length, typed["batch"]),
+                info,
+                kv_bytes=kv_mem,
+                utilization=utilization_of(typed, rules.name),
+                weights=stated,
+                quantization=named,
+                reserve_bytes=typed["reserve"],
+                notes=notes,
+            )
+            for rules in engines
+        ]
+    return compare(questions)

@@ -1,0 +1,59 @@
+"""How fast the GPU is, and how soon an answer is wanted."""
+
+from typing import TYPE_CHECKING, Final
+
+from kvcalc.asking.budget import gpu_and_device
+from kvcalc.asking.deployment import Typed, find_gpu_named, wrong
+from kvcalc.errors import KvcalcError
+
+if TYPE_CHECKING:
+    from kvcalc.budget import Latency
+    from kvcalc.engines.base import Device
+    from kvcalc.machine import Machine
+    from kvcalc.results.fit import GpuInfo
+
+RATES: Final = ("bandwidth", "tflops", "link")
+"""What is stated of a GPU in place of the catalogue's figures."""
+
+
+def machine_asked(typed: Typed, needed: int) -> "tuple[GpuInfo, Device | None, Machine]":
+    """The GPU that is asked about, by name or that of this machine, and how fast it is, with what is stated in place of the catalogue's figures."""
+    from kvcalc.results.fit import GpuInfo
+
+    if typed["gpu"] is None and typed["gpu_mem"] is not None:
+        raise wrong("--gpu-mem tells no speed: name the GPU with --gpu")
+    try:
+        info, device = gpu_and_device(typed, needed)
+    except KvcalcError:
+        if typed["gpu"] is None:
+            raise
+        card = find_gpu_named(typed["gpu"])
+        info, device = GpuInfo(name=card.name, memory_bytes=None), card.device()
+    name = typed["gpu"] if info.name is None else info.name
+    if name is None:
+        raise wrong("name the GPU with --gpu")
+    return info, device, _stated(find_gpu_named(name).machine(typed["bandwidth"]), typed)
+
+
+def _stated(machine: "Machine", typed: Typed) -> "Machine":
+    tflops, link = typed["tflops"], typed["link"]
+    if tflops is not None:
+        flops = int(tflops * 10**12)
+        machine = machine._replace(rates=(("fp16", flops),), ceilings=(("fp16", flops),))
+    if link is not None:
+        machine = machine._replace(link="stated link", link_bytes_s=link, link_on_board=True)
+    return machine
+
+
+def latency_asked(typed: Typed, needed: int) -> "Latency | None":
+    """How soon an answer is wanted, None where that is not said. Raises KvcalcError (usage) for what then has nothing to say."""
+    if typed["ttft"] is None and typed["tpot"] is None:
+        given = [name for name in ("output", *RATES) if typed[name] is not None]
+        if given:
+            raise wrong(f"--{given[0]} goes with --ttft or --tpot: `kvcalc speed` answers without")
+        return None
+    if typed["output"] is not None and typed["ttft"] is None:
+        raise wrong("--output goes with --ttft: it says what of the context is no prompt")
+    from kvcalc.budget import Latency
+
+    return Latency(machine_asked(typed, needed)[2], typed["ttft"], typed["tpot"], typed["output"] or 0)
