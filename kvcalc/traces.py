@@ -7,7 +7,7 @@ import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
@@ -15,7 +15,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple
 
-from kvcalc.errors import KvcalcError, printable
+from kvcalc.errors import ExitCode, KvcalcError, printable
 from kvcalc.replay.requests import ID_TOKENS, Kind, Reading, Row
 from kvcalc.units import shorten
 from kvcalc.workload import Lengths
@@ -121,6 +121,16 @@ def read_lengths(name: str) -> Lengths:
             counts[row.prompt + row.output] += 1
         source = f"{name}, {trace.reading.malformed:,} malformed lines left out" if trace.reading.malformed else name
     return _lengths(counts, source)
+
+
+def lengths_of(numbers: Iterable[object]) -> Lengths:
+    """The same of lengths that are at hand. Raises KvcalcError (usage) for what is no length, and for none."""
+    counts: Counter[int] = Counter()
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= MOST_TOKENS:
+            raise KvcalcError(f"{shorten(repr(number))} is no length of a request", hint="whole numbers of tokens are", code=ExitCode.USAGE)
+        counts[number] += 1
+    return _lengths(counts, "the list of lengths")
 
 
 def _lengths(counts: Counter[int], source: str) -> Lengths:

@@ -90,6 +90,39 @@ def parse_duration(text: str) -> int:
     return value
 
 
+MOST_RATIO = 100
+"""No setting of an engine is a larger multiple."""
+MOST_TFLOPS = 10**6
+"""A thousand times what a GPU reaches."""
+
+
+def parse_ratio(text: str) -> Decimal:
+    """A part that may be more than the whole. Raises KvcalcError (usage) for what is not above 0, and above MOST_RATIO."""
+    return _parse_above_zero(text, MOST_RATIO)
+
+
+def parse_tflops(text: str) -> Decimal:
+    """A rate in TFLOP/s. Raises KvcalcError (usage) for what is not above 0, and above MOST_TFLOPS."""
+    return _parse_above_zero(text, MOST_TFLOPS)
+
+
+def _parse_above_zero(text: str, most: int) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise KvcalcError(f"{shorten(text)!r} is not a number", code=ExitCode.USAGE) from None
+    if not (number.is_finite() and 0 < number <= most):
+        raise KvcalcError(f"{shorten(text)} is not above 0 and up to {most:,}", code=ExitCode.USAGE)
+    return number
+
+
+def parse_switch(text: str) -> str:
+    """On or off, as llama.cpp takes them. Raises KvcalcError (usage) for anything else."""
+    if text not in ("on", "off"):
+        raise KvcalcError(f"{shorten(text)!r} is neither on nor off", code=ExitCode.USAGE)
+    return text
+
+
 def parse_part(text: str) -> Decimal:
     """A part above 0 and up to 1. Raises KvcalcError (usage) for anything else."""
     try:

@@ -386,7 +386,7 @@ def test_what_comes_from_outside_cannot_write_to_the_terminal(tmp_path: Path) ->
         (("--engine", "ideal", "--enable-dp-attention"), 2, "--enable-dp-attention is an option of sglang and trtllm, not of ideal"),
         (("--engine", "sglang", "--mem-fraction-static", "0.9", "--utilization", "0.8"), 2, "give one of them"),
         (("--engine", "llama.cpp", "--flash-attn", "maybe"), 2, "'maybe' is neither on nor off"),
-        (("--engine", "sglang", "--mamba-full-memory-ratio", "0"), 2, "0 is not between 0 and 100"),
+        (("--engine", "sglang", "--mamba-full-memory-ratio", "0"), 2, "0 is not above 0 and up to 100"),
         (("--engine", "sglang", "--gpus", "8", "--tp", "4", "--dp", "2", "--enable-dp-attention"), 2, "--gpus 8 are not --tp 4 x --pp 1 = 4"),
         (
             (

@@ -633,7 +633,7 @@ def test_routing_on_the_command_line(tmp_path: Path) -> None:
         ((*SMALL, "--routing", "sticky", "--dp", "2"), 3, "wants a trace that names conversations"),
         ((*SMALL, "--engine", "ideal"), 3, "ideal is no server that hands out blocks"),
         ((*SMALL, "--engine", "llama.cpp"), 3, "replay on vllm, sglang or trtllm"),
-        ((*SMALL, "--rate-scale", "0"), 2, "is not between 0 and 100"),
+        ((*SMALL, "--rate-scale", "0"), 2, "is not above 0 and up to 100"),
         ((*SMALL, "--kv-mem", "1MiB"), 1, "no room for any request"),
         ((*SMALL, "--kv-mem", "1GiB", "--reserve", "1GiB"), 2, "--reserve has nothing to say"),
         (("--synthetic", ""), 2, "prompt= is missing"),

@@ -1,7 +1,7 @@
 """The memory of the GPUs, and what is taken from it."""
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvcalc.asking.deployment import OWNERS, Typed, find_gpu_named, wrong
 from kvcalc.units import format_bytes
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from kvcalc.layers import Note
     from kvcalc.quantizations import Named
     from kvcalc.results.fit import GpuInfo
+
+MOST_LORAS: Final = 1000
+"""More adapters than a server is started with: a larger number is a slip."""
+HIGHEST_LORA_RANK: Final = 4096
+"""The width of a model of 7 B parameters: a rank so high is no low rank."""
 
 
 def with_budget(options: "Options", typed: Typed) -> "Options":

@@ -219,4 +219,5 @@ def workload_typed(typed: Typed) -> "Workload | None":
     from kvcalc.traces import read_lengths
     from kvcalc.workload import Workload
 
-    return Workload(typed["shared_prefix"] or 0, None if typed["lengths"] is None else read_lengths(typed["lengths"]))
+    lengths = typed["lengths"]
+    return Workload(typed["shared_prefix"] or 0, read_lengths(lengths) if isinstance(lengths, str) else lengths)

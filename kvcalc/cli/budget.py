@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from kvcalc.asking.budget import HIGHEST_LORA_RANK, MOST_LORAS
 from kvcalc.cli.options import COUNT, PART, Group, parser
 from kvcalc.units import parse_bytes
 
@@ -46,7 +47,7 @@ BUDGET: Final[Group] = {
     "reserve": (Annotated[int, typer.Option("--reserve", **SIZE, show_default="none", help="Memory of each GPU to keep back.")], 0),
     "gpus": (Annotated[int | None, typer.Option("--gpus", **COUNT, help="GPUs in all; given alone, they share the heads.")], None),
     "expert_parallel": (Annotated[bool, typer.Option("--ep", "--enable-expert-parallel", help="Experts are dealt out whole to the GPUs.")], False),
-    "max_loras": (Annotated[int, typer.Option("--max-loras", min=0, max=1000, metavar="N", help="LoRA adapters kept on the GPU.")], 0),
-    "max_lora_rank": (Annotated[int, typer.Option("--max-lora-rank", min=1, max=4096, metavar="N", help="The highest rank among them.")], 16),
+    "max_loras": (Annotated[int, typer.Option("--max-loras", min=0, max=MOST_LORAS, metavar="N", help="LoRA adapters kept on the GPU.")], 0),
+    "max_lora_rank": (Annotated[int, typer.Option("--max-lora-rank", min=1, max=HIGHEST_LORA_RANK, metavar="N", help="The highest rank among them.")], 16),
     "language_model_only": (Annotated[bool, typer.Option("--language-model-only", help="As vLLM's own switch: no vision or audio towers.")], False),
 }

@@ -7,23 +7,9 @@ import typer
 
 from kvcalc.cli.budget import SIZE
 from kvcalc.cli.options import COUNT, Group, parser
-from kvcalc.units import parse_duration
+from kvcalc.units import parse_duration, parse_tflops
 
-MOST_TFLOPS: Final = 10**6
-"""A thousand times what a GPU reaches."""
-
-
-def _tflops(text: str) -> Decimal:
-    try:
-        number = Decimal(text)
-    except ArithmeticError:
-        raise typer.BadParameter(f"{text[:40]!r} is not a number") from None
-    if not 0 < number <= MOST_TFLOPS:
-        raise typer.BadParameter(f"{text[:40]} is not above 0 and up to {MOST_TFLOPS:,}")
-    return number
-
-
-NUMBER: Final[dict[str, Any]] = {"parser": parser(_tflops), "metavar": "N"}
+NUMBER: Final[dict[str, Any]] = {"parser": parser(parse_tflops), "metavar": "N"}
 MACHINE: Final[Group] = {
     "bandwidth": (Annotated[int | None, typer.Option("--bandwidth", **SIZE, help="What the memory of one GPU moves in a second: 3350GB.")], None),
     "tflops": (Annotated[Decimal | None, typer.Option("--tflops", **NUMBER, help="Dense 16-bit TFLOP/s of one GPU.")], None),

@@ -10,7 +10,7 @@ import typer
 
 from kvcalc.errors import KvcalcError
 from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype, parse_state_dtype
-from kvcalc.units import MAX_TOKENS, parse_count, parse_part
+from kvcalc.units import MAX_TOKENS, parse_count, parse_part, parse_ratio, parse_switch
 
 T = TypeVar("T")
 
@@ -35,27 +35,9 @@ def complete_model(incomplete: str) -> list[str]:
     return [name for name in preset_names() if name.startswith(incomplete.lower())]
 
 
-def _ratio(text: str) -> Decimal:
-    """A part that may be more than the whole."""
-    try:
-        ratio = Decimal(text)
-    except ArithmeticError:
-        raise typer.BadParameter(f"{text[:40]!r} is not a number") from None
-    if not 0 < ratio <= 100:
-        raise typer.BadParameter(f"{text[:40]} is not between 0 and 100")
-    return ratio
-
-
-def _switch(text: str) -> str:
-    """On or off, as llama.cpp takes them."""
-    if text not in ("on", "off"):
-        raise typer.BadParameter(f"{text[:40]!r} is neither on nor off")
-    return text
-
-
 COUNT: Final[dict[str, Any]] = {"parser": parser(parse_count), "metavar": "N"}
 PART: Final[dict[str, Any]] = {"parser": parser(parse_part), "metavar": "PART"}
-RATIO: Final[dict[str, Any]] = {"parser": parser(_ratio), "metavar": "RATIO"}
+RATIO: Final[dict[str, Any]] = {"parser": parser(parse_ratio), "metavar": "RATIO"}
 
 Context = Annotated[
     int | None,
@@ -158,7 +140,7 @@ DEPLOYMENT: Final[Group] = {
     "flash_attn": (
         Annotated[
             str | None,
-            typer.Option("--flash-attn", "-fa", parser=parser(_switch), metavar="on|off", help="Of llama.cpp and Ollama: without, V is transposed."),
+            typer.Option("--flash-attn", "-fa", parser=parser(parse_switch), metavar="on|off", help="Of llama.cpp and Ollama: without, V is transposed."),
         ],
         None,
     ),
