@@ -16,7 +16,7 @@ MAX_LAYERS = 10_000
 class Frozen(BaseModel):
     """An immutable value: unknown fields and values of another type are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, json_schema_serialization_defaults_required=True)
 
 
 class Note(Frozen):

@@ -73,8 +73,9 @@ COMMANDS: Final = {
     "verify": "verify",
     "models": "catalogues",
     "gpus": "catalogues",
+    "schema": "schema",
 }
-"""The module of kvcalc.cli that holds the function of each."""
+"""Each command, and the module of this folder that has the function of its name."""
 
 
 class Commands(TyperGroup):
@@ -87,18 +88,13 @@ class Commands(TyperGroup):
         """Raises KvcalcError for a command that there is not, unless a shell asks how it goes on."""
         if cmd_name in COMMANDS:
             alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-            alone.command(cmd_name)(_while_read(_function(cmd_name)))
+            alone.command(cmd_name)(_while_read(getattr(import_module(f"kvcalc.cli.{COMMANDS[cmd_name]}"), cmd_name)))
             return get_command(alone)
         if ctx.resilient_parsing:
             return None
         close = get_close_matches(cmd_name, COMMANDS)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
         raise KvcalcError(f"no command {cmd_name[:40]!r}", hint=hint, code=ExitCode.USAGE)
-
-
-def _function(name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(import_module(f"kvcalc.cli.{COMMANDS[name]}"), name)
-    return function
 
 
 app = typer.Typer(name="kvcalc", cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
