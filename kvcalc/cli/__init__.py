@@ -1,11 +1,14 @@
 """The command line: parse, call, render, exit. The only place that imports typer."""
 
+import codecs
+import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,12 +17,14 @@ from typer.main import get_command
 
 from kvcalc import __version__
 from kvcalc.errors import ExitCode, KvcalcError, printable
+from kvcalc.units import shorten
 
 
 def run() -> int:
     """Runs the command in sys.argv and returns the exit code. The one place where an exception becomes a line on stderr."""
+    _open_streams()
     try:
-        code: int = app(prog_name="kvcalc", standalone_mode=False) or ExitCode.YES
+        code = _run()
         sys.stdout.flush()
     except KvcalcError as error:
         return _refuse(error.message, error.hint, error.code)
@@ -28,15 +33,52 @@ def run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130  # what a shell reports for a command ended by Ctrl-C
     except (BrokenPipeError, _ReaderGoneError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone: Python's own flush at exit must not fail on it
+        _write_no_more()
         return ExitCode.YES
+    except OSError as error:
+        _write_no_more()
+        what = "the answer cannot be written" if error.filename is None else shorten(str(error.filename))
+        return _refuse(f"{what}: {error.strerror}", "", ExitCode.ENVIRONMENT)
     return code
 
 
+def _run() -> int:
+    try:
+        code: int = app(prog_name="kvcalc", standalone_mode=False) or ExitCode.YES
+    except SystemExit as error:  # so typer ends what it does about completion
+        return error.code if isinstance(error.code, int) else ExitCode.YES
+    return code
+
+
+def _open_streams() -> None:
+    """What the caller closed is as if it led nowhere: print would take stdout for a stderr that is None, and the next file that is opened would become either.
+    What the locale cannot write is escaped, as JSON does it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("kvcalc", _escaped)
+        sys.stdout.reconfigure(errors="kvcalc")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), error.end
+
+
+def _write_no_more() -> None:
+    """Python's own flush at exit must not fail on what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _refuse(message: str, hint: str, code: ExitCode) -> ExitCode:
-    print(f"error: {printable(message)}", file=sys.stderr)
-    if hint:
-        print(f"hint: {printable(hint)}", file=sys.stderr)
+    with suppress(OSError):  # the exit code is then all that is told
+        print(f"error: {printable(message)}", file=sys.stderr)
+        if hint:
+            print(f"hint: {printable(hint)}", file=sys.stderr)
     return code
 
 
@@ -44,15 +86,12 @@ class _ReaderGoneError(Exception):
     """Nobody reads the output any more. Not an OSError: typer makes exit code 1 of a BrokenPipeError that it sees."""
 
 
-def _while_read(command: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(command)
-    def called(**values: Any) -> Any:  # noqa: ANN401 (each option has a type of its own)
-        try:
-            return command(**values)
-        except BrokenPipeError:
-            raise _ReaderGoneError from None
-
-    return called
+@contextmanager
+def _while_read() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise _ReaderGoneError from None
 
 
 def _show_version(wanted: bool) -> None:
@@ -81,6 +120,14 @@ COMMANDS: Final = {
 class Commands(TyperGroup):
     """The commands, each imported when it is asked for: to build the options of all takes a twentieth of a short answer's time."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (as below)
+        with _while_read():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as below)
+        with _while_read():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 (typer's own context class has no public name)
         return list(COMMANDS)
 
@@ -88,7 +135,7 @@ class Commands(TyperGroup):
         """Raises KvcalcError for a command that there is not, unless a shell asks how it goes on."""
         if cmd_name in COMMANDS:
             alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-            alone.command(cmd_name)(_while_read(getattr(import_module(f"kvcalc.cli.{COMMANDS[cmd_name]}"), cmd_name)))
+            alone.command(cmd_name)(getattr(import_module(f"kvcalc.cli.{COMMANDS[cmd_name]}"), cmd_name))
             return get_command(alone)
         if ctx.resilient_parsing:
             return None

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from kvcalc.layers import Note
+from kvcalc.results.shared import as_json
 from kvcalc.results.sweep import Refused, Row, Sweep
 
 PATIENCE_S: Final = 1.0
@@ -78,7 +79,7 @@ def json_pieces(rows: Iterable[Row], said: Callable[[], tuple[Note, ...]]) -> It
     yield Sweep(rows=(), notes=()).to_json().partition("]")[0]
     between = ""
     for row in rows:
-        yield between + row.model_dump_json()
+        yield between + as_json(row)
         between = ","
     yield "]" + Sweep(rows=(), notes=said()).to_json().partition("]")[2] + "\n"
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from pydantic import Field
+from pydantic_core import PydanticSerializationError
 
 from kvcalc.layers import Frozen
 
@@ -36,6 +37,16 @@ class Seconds(Frozen):
     high: float
 
 
+def as_json(part: Frozen) -> str:
+    """A part of an answer as JSON. Bytes of a file's name that are no text are escaped as Python's own json does."""
+    try:
+        return part.model_dump_json(by_alias=True)
+    except PydanticSerializationError:
+        import json  # only such a name needs it
+
+        return json.dumps(part.model_dump(mode="json", by_alias=True), separators=(",", ":"))
+
+
 class Answer(Frozen):
     """What every JSON object of kvcalc begins with."""
 
@@ -43,4 +54,4 @@ class Answer(Frozen):
 
     def to_json(self) -> str:
         """The whole answer as one JSON object."""
-        return self.model_dump_json(by_alias=True)
+        return as_json(self)
