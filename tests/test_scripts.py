@@ -1,0 +1,157 @@
+"""The command inside a script: closed and broken streams, no colour, any width, any locale, no home, nothing that can be written."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kvcalc.cli import COMMANDS
+from tests.command import Done, kvcalc
+from tests.lines import LINES, write_files
+
+HERE = {"PYTHONPATH": str(Path(__file__).parents[1])}
+EVERY = pytest.mark.parametrize("name", LINES)
+HELP = {"help": ("--help",), "help of fit": ("fit", "--help"), "version": ("--version",), "commands with a schema": ("schema",)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("lines")
+    write_files(made)
+    return made
+
+
+def in_shell(line: str, words: tuple[str, ...], folder: Path, env: Mapping[str, str] | None = None) -> Done:
+    """`line` in bash, with the command as "$@": what scripts do with streams."""
+    settings = {**os.environ, "HF_HUB_OFFLINE": "1", **HERE, **(env or {})}
+    command = ["bash", "-c", f"set -o pipefail; {line}", "bash", sys.executable, "-m", "kvcalc", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=folder, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def test_there_is_a_line_of_every_command() -> None:
+    assert {words[0] for words in LINES.values()} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", [*LINES, *HELP])
+def test_broken_streams(name: str, folder: Path) -> None:
+    """A reader that has gone, before the first line or behind it; an output that is closed, or full; an input or errors that are closed."""
+    words = {**LINES, **HELP}[name]
+    whole = in_shell('"$@"', words, folder)
+    assert (whole.code, whole.err) == (0, "")
+    gone = in_shell('"$@" > >(exec <&-; sleep 0.1)', words, folder)
+    assert (gone.code, gone.err) == (0, "")
+    first = in_shell('"$@" | head -1', words, folder)
+    assert (first.code, first.out, first.err) == (0, whole.out.splitlines(keepends=True)[0], "")
+    assert in_shell('"$@" >&-', words, folder) == (0, "", "")
+    assert in_shell('"$@" <&-', words, folder) == whole
+    assert in_shell('"$@" 2>&-', words, folder) == whole
+    full = in_shell('"$@" >/dev/full', words, folder)
+    assert (full.code, full.err) == (4, "error: the answer cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_an_error_keeps_its_exit_code_and_stays_out_of_stdout(streams: str, folder: Path) -> None:
+    assert in_shell(f'"$@" {streams}', ("estimate", "-m", "lama-3-8b"), folder) == (3, "", "")
+
+
+@pytest.mark.parametrize("words", [("replay", "-", "-m", "llama-3-8b", "--gpu", "l40s"), ("prefix", "-"), ("verify", "--log", "-", "-m", "llama-3-8b")])
+@pytest.mark.parametrize("stdin", ["<&-", "</dev/null"])
+def test_an_input_with_nothing_in_it_is_refused(words: tuple[str, ...], stdin: str, folder: Path) -> None:
+    done = in_shell(f'"$@" {stdin}', words, folder)
+    assert done.code == 3
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+
+
+@EVERY
+def test_widths_and_plain_text(name: str, folder: Path) -> None:
+    """No line is wider than the terminal but those that are copied: commands, formulas, JSON. Nothing but text goes to a pipe."""
+    for width in (40, 200):
+        done = kvcalc(*LINES[name], cwd=folder, env={**HERE, "COLUMNS": str(width)})
+        assert done.code == 0
+        assert "\x1b" not in done.out
+        if name != "schema":
+            assert [line for line in done.out.splitlines() if len(line) > width and not line.startswith(("  = ", "vllm serve "))] == []
+
+
+@EVERY
+def test_a_terminal_without_colour(name: str, folder: Path) -> None:
+    """NO_COLOR: no colour, bold may be. TERM=dumb: not even that."""
+    coloured = [f"\x1b[{code}".encode() for code in (*range(30, 50), *range(90, 108))]
+    shown = on_a_terminal(LINES[name], folder, {"NO_COLOR": "1"})
+    assert not any(code in shown for code in coloured)
+    assert b"\x1b" not in on_a_terminal(LINES[name], folder, {"TERM": "dumb"})
+
+
+def on_a_terminal(words: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> bytes:
+    """What a command writes to a terminal of its own, stderr too."""
+    ours, theirs = pty.openpty()
+    settings = {**os.environ, **HERE, "TERM": "xterm-256color", "COLUMNS": "80", **env}
+    said = b""
+    with subprocess.Popen([sys.executable, "-m", "kvcalc", *words], stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=settings, cwd=folder) as child:
+        os.close(theirs)
+        try:
+            while part := os.read(ours, 1 << 16):
+                said += part
+        except OSError:  # how the end of a terminal reads on Linux
+            pass
+        assert child.wait(60) == 0
+    os.close(ours)
+    assert said
+    return said
+
+
+@EVERY
+def test_a_locale_that_is_not_utf_8(name: str, folder: Path) -> None:
+    env = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = kvcalc(*LINES[name], cwd=folder, env={**HERE, **env})
+    assert (done.code, done.err) == (0, "")
+    assert done.out.isascii()
+
+
+NAMES = {"letters that the locale may not have": "\u043c\u043e\u0434\u0435\u043b\u044c-\U0001f600".encode(), "bytes that are no text": b"\xff\xfe"}
+
+
+@pytest.mark.parametrize("env", [{"LC_ALL": "C.UTF-8"}, {"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_cannot_be_written(name: str, env: dict[str, str], tmp_path: Path) -> None:
+    """It is escaped, and --json stays JSON."""
+    model = os.fsencode(tmp_path) + b"/" + NAMES[name]
+    made = Path(os.fsdecode(model))
+    made.mkdir()
+    (made / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8}))
+    for words in (["estimate"], ["fit", "--kv-mem", "1GiB"], ["sweep", "--kv-mem", "1GiB,2GiB"]):
+        for form in ([], ["--json"]):
+            settings = {**os.environ, **HERE, **env}
+            command = [os.fsencode(sys.executable), b"-m", b"kvcalc", *map(os.fsencode, words), b"-m", model, *map(os.fsencode, form)]
+            done = subprocess.run(command, capture_output=True, env=settings, cwd=tmp_path, timeout=60, check=False)
+            assert (done.returncode, done.stderr) == (0, b"")
+            if form:
+                assert json.loads(done.stdout.decode(env.get("PYTHONIOENCODING", "utf-8")))["schema"] == 1
+
+
+@EVERY
+def test_no_home_and_nothing_that_can_be_written(name: str, folder: Path, tmp_path: Path) -> None:
+    """HOME is not set, or is no folder; the Hub's cache and the folder for temporary files are not there and cannot be made."""
+    whole = in_shell('"$@"', LINES[name], folder)
+    assert in_shell('unset HOME; exec "$@"', LINES[name], folder) == whole
+    locked = tmp_path / "a file"
+    locked.touch()
+    env = {name: str(locked / "none") for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR", "MPLCONFIGDIR")}
+    assert in_shell('"$@"', LINES[name], folder, env) == whole
+
+
+def test_a_hub_cache_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "a file"
+    locked.touch()
+    done = in_shell('"$@"', ("estimate", "-m", "org/model"), folder, {"HF_HOME": str(locked / "none")})
+    assert (done.code, done.out) == (4, "")
+    assert done.err.startswith("error: ")
