@@ -12,6 +12,7 @@ from kvcalc import __version__
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.results.compare import Comparison
 from kvcalc.results.estimate import Estimate
+from kvcalc.results.explain import Explanation
 from kvcalc.results.fit import Fit, Fits
 from kvcalc.results.gpus import Gpus
 from kvcalc.results.models import Models
@@ -28,6 +29,7 @@ ANSWERS: Final[dict[str, tuple[type[Answer], ...]]] = {
     "sweep": (Sweep,),
     "speed": (Speed,),
     "compare": (Comparison,),
+    "explain": (Explanation,),
     "replay": (Replay,),
     "prefix": (Prefix,),
     "verify": (Verified,),

@@ -21,6 +21,7 @@ LINES = {
     "sweep": ("sweep", "-m", "llama-3-8b", "--gpu", "l40s,h100", "--tp", "1,2"),
     "speed": ("speed", "-m", "llama-3-8b", "--gpu", "l40s"),
     "compare": ("compare", "llama-3-8b", "gemma-3-27b"),
+    "explain": ("explain", "cache"),
     "replay": ("replay", "trace.csv", "-m", "llama-3-8b", "--gpu", "l40s"),
     "prefix": ("prefix", "prompts.txt", "--format", "text"),
     "verify": ("verify", "--log", "start.log", "-m", "llama-3-8b"),

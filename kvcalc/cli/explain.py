@@ -4,8 +4,10 @@ from typing import Annotated, Final
 
 import typer
 
-from kvcalc.cli.machine import MACHINE, machine_asked
-from kvcalc.cli.options import CONTEXT_WITHOUT_MODEL, COUNT, DEPLOYMENT, MODEL, Batch, EngineName, Json, check_owned, model_typed, options_of, with_options
+from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, check_owned, model_typed, options_of
+from kvcalc.asking.machine import machine_asked
+from kvcalc.cli.machine import MACHINE
+from kvcalc.cli.options import COUNT, DEPLOYMENT, MODEL, Batch, EngineName, Json, with_options
 
 ANY_MODEL: Final = "llama-3-8b"
 """What is explained where no model is named: every layer keeps K and V of every token."""
