@@ -143,6 +143,11 @@ def find_gpu(text: str) -> GpuMatch:
     return GpuMatch(asked=text.strip(), gpus=tuple(exact or [gpu for _, gpu in matches]))
 
 
+def short_names() -> list[str]:
+    """Each card by its name without the make, in one word that `find_gpu` knows."""
+    return ["-".join(word for word in re.findall(r"[a-z0-9]+", gpu.name.lower()) if word not in _MAKES) for gpu in gpus()]
+
+
 def gpus_here(needed: int) -> tuple[GpuInfo, Device]:
     """The first `needed` GPUs of this machine, as one: the smallest memory among them, and the most that other processes hold of one.
 

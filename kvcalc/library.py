@@ -316,7 +316,10 @@ def _typed(kind: type, options: Mapping[str, Any], default_engine: str | None, *
             raise TypeError(f"there is no keyword {name!r}" + (f": did you mean {close[0]!r}?" if close else ""))
     return {
         **{name: _read(name, options.get(name), each) for name, each in taken.items()},
-        **{name: _read(name, value, _SHARED[name]) for name, value in {**stated, "engine": stated["engine"] or default_engine}.items()},
+        **{
+            name: _read(name, value, _SHARED[name])
+            for name, value in {**stated, "engine": default_engine if stated["engine"] is None else stated["engine"]}.items()
+        },
     }
 
 

@@ -15,7 +15,7 @@ SIZE: Final[dict[str, Any]] = {"parser": parser(parse_bytes), "metavar": "SIZE"}
 def complete_quantization(incomplete: str) -> list[str]:
     from kvcalc.quantizations import BY_NAME
 
-    return [name for name in BY_NAME if name.startswith(incomplete.lower())]
+    return [name for name in BY_NAME if name.startswith(incomplete)]
 
 
 BUDGET: Final[Group] = {

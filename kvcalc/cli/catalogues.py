@@ -8,7 +8,7 @@ from kvcalc.cli.options import Json, one_form
 
 
 def models(
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Only presets whose name, alias or Hub id contains this.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Only presets whose name, alias or Hub id contains this.")] = None,
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Only presets of this family.")] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the names, one a line.")] = False,
@@ -32,7 +32,7 @@ def models(
 
 
 def gpus(
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Only cards whose name, alias or make contains this.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Only cards whose name, alias or make contains this.")] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the names, one a line.")] = False,
 ) -> None:

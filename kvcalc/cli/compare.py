@@ -6,7 +6,7 @@ import typer
 
 from kvcalc.asking.compare import compared
 from kvcalc.cli.budget import BUDGET
-from kvcalc.cli.options import DEPLOYMENT, Batch, Context, Json, complete_model, with_options
+from kvcalc.cli.options import DEPLOYMENT, Batch, Context, Json, complete_engine, complete_in_list, complete_model, with_options
 
 
 @with_options(BUDGET, DEPLOYMENT)
@@ -16,7 +16,13 @@ def compare(
     context: Context = None,
     batch: Batch = 1,
     engine: Annotated[
-        str | None, typer.Option("--engine", metavar="NAMES", help="One, several with commas between, or all; without: vllm, or for one model all.")
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="NAMES",
+            help="One, several with commas between, or all; without: vllm, or for one model all.",
+            autocompletion=complete_in_list(complete_engine),
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from kvcalc.cli.budget import SIZE
 from kvcalc.cli.machine import DURATION
-from kvcalc.cli.options import Group
+from kvcalc.cli.options import Group, complete_in_list
 from kvcalc.packing import KvDtype
 from kvcalc.units import BINARY_UNITS, TIME_UNITS
 
@@ -155,7 +155,11 @@ def _as_text(option: _Option, *, repeated: bool) -> tuple[Any, Any]:
         return Annotated[bool | None if option.default is None else bool, words], option.default
     shown = words.show_default if isinstance(words.show_default, str) else str(option.default) if option.default is not None else False
     listed = typer.Option(
-        *option.names, metavar=f"{words.metavar},...", help=words.help, show_default=shown, autocompletion=words.autocompletion if repeated else None
+        *option.names,
+        metavar=f"{words.metavar},...",
+        help=words.help,
+        show_default=shown,
+        autocompletion=None if words.autocompletion is None else complete_in_list(words.autocompletion),
     )
     return Annotated[list[str] | None if repeated else str | None, listed], None
 

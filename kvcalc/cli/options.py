@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from kvcalc.errors import KvcalcError
-from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype, parse_state_dtype
+from kvcalc.packing import AUTO, ENGINE_DTYPES, PACKINGS, KvDtype, parse_kv_dtype, parse_state_dtype
 from kvcalc.units import MAX_TOKENS, parse_count, parse_part, parse_ratio, parse_switch
 
 T = TypeVar("T")
@@ -32,7 +32,35 @@ def parser(parse: Callable[[str], T]) -> Callable[[str | T], T]:
 def complete_model(incomplete: str) -> list[str]:
     from kvcalc.catalog import preset_names
 
-    return [name for name in preset_names() if name.startswith(incomplete.lower())]
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def complete_gpu(incomplete: str) -> list[str]:
+    from kvcalc.gpus import short_names
+
+    return [name for name in short_names() if name.startswith(incomplete)]
+
+
+def complete_engine(incomplete: str) -> list[str]:
+    from kvcalc.engines import ENGINES
+
+    return [name for name in ENGINES if name.startswith(incomplete)]
+
+
+def complete_kv_dtype(incomplete: str) -> list[str]:
+    """Of k=NAME,v=NAME the name that is being typed."""
+    before, names, typed = incomplete.rpartition("=")
+    return [before + names + name for name in ("auto", *PACKINGS, *ENGINE_DTYPES) if name.startswith(typed)]
+
+
+def complete_in_list(complete: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+    """Of values with commas between, the last one."""
+
+    def completed(incomplete: str) -> list[str]:
+        before, comma, typed = incomplete.rpartition(",")
+        return [before + comma + each for each in complete(typed)]
+
+    return completed
 
 
 COUNT: Final[dict[str, Any]] = {"parser": parser(parse_count), "metavar": "N"}
@@ -48,7 +76,10 @@ Context = Annotated[
 EngineName = Annotated[
     str,
     typer.Option(
-        "--engine", metavar="NAME", help="Whose rules: ideal (the bare formula), transformers, vllm (older: vllm@0.11), sglang, trtllm, llama.cpp or ollama."
+        "--engine",
+        metavar="NAME",
+        help="Whose rules: ideal (the bare formula), transformers, vllm (older: vllm@0.11), sglang, trtllm, llama.cpp or ollama.",
+        autocompletion=complete_engine,
     ),
 ]
 Batch = Annotated[int, typer.Option("--batch", "-b", **COUNT, help="Requests held at the same time (in each replica).")]
@@ -89,11 +120,15 @@ DEPLOYMENT: Final[Group] = {
                 metavar="DTYPE",
                 show_default="auto",
                 help="auto, a name such as fp8 or q8_0, or k=NAME,v=NAME.",
+                autocompletion=complete_kv_dtype,
             ),
         ],
         AUTO,
     ),
-    "gpu": (Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, as nvidia-smi or a person writes it.")], None),
+    "gpu": (
+        Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, as nvidia-smi or a person writes it.", autocompletion=complete_gpu)],
+        None,
+    ),
     "tp": (Annotated[int, typer.Option("--tp", "--tensor-parallel-size", **COUNT, help="GPUs that share the heads.")], 1),
     "pp": (Annotated[int, typer.Option("--pp", "--pipeline-parallel-size", **COUNT, help="GPUs that share the layers.")], 1),
     "dp": (Annotated[int, typer.Option("--dp", "--data-parallel-size", **COUNT, help="Replicas.")], 1),

@@ -13,7 +13,7 @@ def complete_answering(incomplete: str) -> list[str]:
 
 def schema(
     command: Annotated[
-        str | None, typer.Argument(metavar="[COMMAND]", help="Whose; without it, the commands that have one are listed.", autocompletion=complete_answering)
+        str | None, typer.Argument(metavar="COMMAND", help="Whose; without it, the commands that have one are listed.", autocompletion=complete_answering)
     ] = None,
 ) -> None:
     """The JSON Schema of what a command prints with --json."""

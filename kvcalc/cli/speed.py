@@ -10,6 +10,7 @@ from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.machine import MACHINE
 from kvcalc.cli.options import DEPLOYMENT, MODEL, Batch, Context, EngineName, Json, with_options
 from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
+from kvcalc.units import MAX_TOKENS
 
 if TYPE_CHECKING:
     from kvcalc.results.plot import Chart
@@ -21,7 +22,7 @@ def speed(
     call: typer.Context,
     context: Context = None,
     batch: Batch = 1,
-    output: Annotated[int, typer.Option("--output", "-o", min=0, metavar="N", help="Of the context, tokens that a request generates.")] = 0,
+    output: Annotated[int, typer.Option("--output", "-o", min=0, max=MAX_TOKENS, metavar="N", help="Of the context, tokens that a request generates.")] = 0,
     engine: EngineName = "vllm",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Beside it: generating while the whole sequence is computed again at each step.")] = False,
     as_json: Json = False,

@@ -12,7 +12,7 @@ import typer
 from kvcalc.asking.budget import checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
 from kvcalc.asking.deployment import check_owned, check_together, find_gpu_named, length_for, options_of
 from kvcalc.cli.budget import BUDGET, SIZE
-from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, with_options
+from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, complete_engine, with_options
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def verify(
     server: Annotated[str | None, typer.Option("--server", metavar="URL", help=f"A running vLLM, SGLang or llama.cpp; its API key from {API_KEY}.")] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="FILE", help="A start-up log of vLLM, SGLang, llama.cpp or TensorRT-LLM; - reads it.")] = None,
     context: Context = None,
-    engine: Annotated[str | None, typer.Option("--engine", metavar="NAME", help="Whose rules, where the server or the log does not tell.")] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="NAME", help="Whose rules, where the server or the log does not tell.", autocompletion=complete_engine)
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Predictions beside a GPU, server or log.
