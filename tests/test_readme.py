@@ -39,6 +39,16 @@ def test_every_option_and_command_is_mentioned() -> None:
         assert f"kvcalc {command}" in README
 
 
+def test_the_python_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(example, {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("True 29 131072 ")
+    assert "2 gpu_mem: '80G' can be read as 80GiB or 80GB; write which one " in said
+    assert "vllm 32768" in said  # 16 layers x 8 heads x 64 x 2 x 2 bytes
+    assert any(line.startswith("bandwidth lower=") for line in said)
+
+
 def test_the_recipe_for_a_model_works_as_it_stands(tmp_path: Path) -> None:
     (recipe,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     (tmp_path / "tiny-2b.yaml").write_text(recipe)
