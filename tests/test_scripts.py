@@ -149,6 +149,14 @@ def test_no_home_and_nothing_that_can_be_written(name: str, folder: Path, tmp_pa
     assert in_shell('"$@"', LINES[name], folder, env) == whole
 
 
+def test_a_folder_that_is_gone(folder: Path) -> None:
+    gone = 'mkdir gone && cd gone && rmdir ../gone && "$@"'
+    assert in_shell(gone, ("estimate", "-m", "llama-3-8b", "--quiet"), folder) == (0, f"{1 << 30}\n", "")
+    assert in_shell(gone, ("estimate", "-m", "./x"), folder).code == 3
+    words = ("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB", "--save", "x.svg", "--quiet")
+    assert in_shell(gone, words, folder) == (4, "", "error: the folder that this runs in is not there any more\n")
+
+
 def test_a_hub_cache_that_cannot_be_written_is_named(folder: Path, tmp_path: Path) -> None:
     locked = tmp_path / "a file"
     locked.touch()

@@ -24,13 +24,19 @@ LOADS = {
         "kvcalc.weights",
     },
     ("explain", "--json"): {"typer", "pydantic", "yaml", "kvcalc.families", "kvcalc.engines.vllm", "kvcalc.tensors", "kvcalc.weights"},
+    ("schema", "estimate"): {"typer", "pydantic"},
     ("estimate", "--layers", "1", "--kv-heads", "1", "--head-dim", "1", "--quiet"): {"typer", "pydantic"},
 }
 
 
 def loaded(*words: str) -> set[str]:
     """The modules that a command imports, by Python's own account."""
-    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "kvcalc", *words], capture_output=True, text=True, timeout=60, check=False)
+    return imported("-m", "kvcalc", *words)
+
+
+def imported(*words: str) -> set[str]:
+    """The same of any Python program."""
+    done = subprocess.run([sys.executable, "-X", "importtime", *words], capture_output=True, text=True, timeout=60, check=False)
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 
 
@@ -38,3 +44,16 @@ def loaded(*words: str) -> set[str]:
 def test_a_command_loads_no_more_than_it_needs(words: tuple[str, ...]) -> None:
     modules = loaded(*words)
     assert modules & HEAVY == LOADS[words]
+
+
+PROGRAMS = {
+    "import kvcalc": set(),
+    "import kvcalc; kvcalc.KvcalcError": set(),
+    "import kvcalc; kvcalc.estimate('llama-3-8b')": {"pydantic", "yaml"},
+    "import kvcalc; kvcalc.fit('llama-3-8b', kv_mem='1GiB')": {"pydantic", "yaml", "kvcalc.engines.vllm", "kvcalc.tensors", "kvcalc.weights"},
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_loads_no_more_than_it_asks_for(program: str) -> None:
+    assert imported("-c", program) & HEAVY == PROGRAMS[program]

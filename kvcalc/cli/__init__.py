@@ -37,8 +37,7 @@ def run() -> int:
         return ExitCode.YES
     except OSError as error:
         _write_no_more()
-        what = "the answer cannot be written" if error.filename is None else shorten(str(error.filename))
-        return _refuse(f"{what}: {error.strerror}", "", ExitCode.ENVIRONMENT)
+        return _refuse(_refused_by_system(error), "", ExitCode.ENVIRONMENT)
     return code
 
 
@@ -67,6 +66,15 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), error.end
+
+
+def _refused_by_system(error: OSError) -> str:
+    """What it would not do: what has no name is stdout, or the folder that relative names begin from."""
+    if error.filename is not None:
+        return f"{shorten(str(error.filename))}: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        return "the folder that this runs in is not there any more"
+    return f"the answer cannot be written: {error.strerror}"
 
 
 def _write_no_more() -> None:
