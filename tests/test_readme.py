@@ -63,3 +63,17 @@ def test_the_recipe_for_an_architecture_names_what_there_is() -> None:
     for path in re.findall(r"`((?:kvcalc|tests|model_presets)/[\w/.]+\.\w+)`", README):
         if "tiny" not in path and "NAME" not in path:
             assert (Path(__file__).parents[1] / path).is_file(), path
+
+
+def test_headings_and_screens_stand_apart() -> None:
+    """A blank line behind each heading and before each fence, and every fence is closed: without, a page shows them as one paragraph."""
+    lines, fenced = README.splitlines(), False
+    for number, line in enumerate(lines):
+        if line.startswith("```"):
+            assert fenced or not lines[number - 1], line
+            fenced = not fenced
+        elif line.startswith("#") and not fenced:
+            assert not lines[number + 1], line
+        elif line.startswith("$ kvcalc"):
+            assert fenced, line
+    assert not fenced
