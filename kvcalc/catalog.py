@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 from pydantic import ValidationError
 
 from kvcalc.caches import attention
-from kvcalc.errors import POINTER, ExitCode, KvcalcError, printable
+from kvcalc.errors import POINTER, ExitCode, KvcalcError, printable, without_halves
+from kvcalc.files import opened, path_named
 from kvcalc.layers import MAX_LAYERS, Facts, Layer, ModelSpec, Note
 from kvcalc.presets import SpecFile, first_error
-from kvcalc.units import format_bytes
+from kvcalc.units import exact_decimal, exact_int, format_bytes, shorten
 
 if TYPE_CHECKING:  # a preset does without
     from kvcalc.gguf import Header as GgufHeader
@@ -86,9 +86,10 @@ def load_model(text: str, revision: str | None = None, as_model_type: str | None
         raise KvcalcError(f"--as goes with a config.json, not with {text[:60]!r}", code=ExitCode.USAGE)
     if preset is not None:
         return model_of(preset)
-    path = Path(text).expanduser()
+    path = path_named(text)
     if revision is None and _exists(path):
-        return _from_path(path, as_model_type)
+        found = _from_path(path, as_model_type)
+        return found._replace(name=without_halves(found.name), source=without_halves(found.source), served_as=without_halves(found.served_as))
     if on_hub is not None:
         return _gguf_from_hub(on_hub["repo"], on_hub["file"], revision)
     if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
@@ -216,11 +217,9 @@ def _from_config(path: Path, name: str, as_model_type: str | None) -> Model:
 
 @contextmanager
 def _opened(path: Path, shown: str) -> Iterator[BinaryIO]:
-    """A file for reading, at once even where it is a pipe. Raises KvcalcError for what is no regular file or cannot be read."""
+    """A file for reading. Raises KvcalcError for what is no regular file or cannot be read, then or later."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise KvcalcError(f"{shown} is not a regular file")
+        with opened(path, shown) as file:
             yield file
     except OSError as error:
         raise KvcalcError(f"{shown} cannot be read: {error.strerror}") from None
@@ -236,20 +235,22 @@ def _read_bytes(path: Path, shown: str, max_bytes: int = MAX_FILE_BYTES) -> byte
 
 
 def _read_json(path: Path, shown: str, max_bytes: int = MAX_FILE_BYTES) -> Mapping[str, Any]:
-    """A JSON object. Numbers with a point become Decimal, so that nothing passes through a float."""
+    """A JSON object. Numbers with a point become Decimal, so that nothing passes through a float.
+
+    Raises KvcalcError for what is none, for one that is nested too deeply, for numbers beyond all reason, and for a key that stands twice with two values.
+    """
     return _parse_json(_read_bytes(path, shown, max_bytes), shown)
 
 
 def _parse_json(data: bytes, shown: str) -> Mapping[str, Any]:
     import json  # a preset does without
-    from decimal import Decimal
 
     if data.lstrip()[:1] == b"<":
         raise KvcalcError(f"{shown} is a web page, not JSON", hint="a proxy or a login page may stand between you and the Hub", code=ExitCode.ENVIRONMENT)
     if data.startswith(b"version https://git-lfs"):  # git-lfs docs/spec.md, "The Pointer"
         raise KvcalcError(f"{shown} is a Git LFS pointer, not the file itself", hint=POINTER)
     try:
-        fields = json.loads(data, parse_float=Decimal)
+        fields = json.loads(data, parse_int=exact_int, parse_float=exact_decimal, object_pairs_hook=_agreeing)
     except RecursionError:
         raise KvcalcError(f"{shown} is nested too deeply") from None
     except UnicodeDecodeError:
@@ -261,17 +262,42 @@ def _parse_json(data: bytes, shown: str) -> Mapping[str, Any]:
     return fields
 
 
+def _agreeing(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. A key that stands twice with the same value is no harm; with two, whoever reads the file takes one and means it."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice = next((name for name, value in pairs if fields[name] != value), None)
+        if twice is not None:
+            raise ValueError(f"the key {shorten(twice)!r} stands in it twice, with different values")
+    return fields
+
+
+@cache
+def _spec_loader() -> Any:  # noqa: ANN401 (PyYAML's loaders have no common type)
+    """A safe loader of YAML that refuses a key which stands twice."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 (PyYAML's own signature)
+            fields = super().construct_mapping(node, deep)
+            if len(fields) < len(node.value):
+                raise yaml.constructor.ConstructorError(None, None, "a key stands twice", node.start_mark)
+            return fields
+
+    return Loader
+
+
 def _read_spec(path: Path) -> SpecFile:
     """A preset or a spec YAML. YAML aliases are refused: expanded, a short file of them can fill the memory."""
     import yaml  # a config.json does without
     from pydantic_core import to_json
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = _spec_loader()
     data = _read_bytes(path, str(path))
     try:
         if b"*" in data and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, Loader=loader)):
             raise KvcalcError(f"{path}: YAML aliases (*name) are not taken", hint="write the values out")
-        fields = yaml.load(data, Loader=loader)  # noqa: S506 (both loaders are safe ones)
+        fields = yaml.load(data, Loader=loader)  # noqa: S506 (it is a safe one)
         return SpecFile.model_validate_json(to_json(fields))
     except yaml.YAMLError as error:
         raise KvcalcError(f"{path} is not valid YAML: {' '.join(str(error).split())[:160]}") from None
@@ -279,6 +305,8 @@ def _read_spec(path: Path) -> SpecFile:
         raise KvcalcError(f"{path} is nested too deeply") from None
     except ValidationError as error:
         raise KvcalcError(f"{path}: {first_error(error)}") from None
+    except ValueError as error:  # a date or a number that is none, half of a character, nesting that YAML takes and JSON does not
+        raise KvcalcError(f"{path} holds a value that cannot be read: {shorten(' '.join(str(error).split()), 120)}") from None
 
 
 # The Hub
@@ -497,7 +525,9 @@ def find_checkpoint(model: Model) -> tuple[Checkpoint | None, tuple[Note, ...]]:
         case None:
             return None, ()
         case Path() as folder:
-            return _local_checkpoint(folder)
+            found, notes = _local_checkpoint(folder)
+            said = tuple(Note(code=note.code, text=without_halves(note.text)) for note in notes)
+            return (None if found is None else found._replace(source=without_halves(found.source))), said
         case HubRevision() as place:
             cached = None
             with suppress(KvcalcError):  # a copy in the cache that is damaged

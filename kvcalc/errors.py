@@ -34,6 +34,11 @@ class KvcalcError(Exception):
         self.code = code
 
 
+def without_halves(text: str) -> str:
+    """Text that may quote what came from outside, safe to encode: a file's name that is no UTF-8 holds halves of characters (lone surrogates)."""
+    return text.encode(errors="replace").decode()
+
+
 def printable(text: str) -> str:
     """Text that may quote what came from outside, safe to print: one line, no control characters, no user name and password of a URL."""
     text = re.sub(r"(?<=://)[^/\s]*@", "***@", text)

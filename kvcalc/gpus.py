@@ -133,6 +133,8 @@ UNIFIED: Final = ("edge", "apu", "apple")
 @cache
 def find_gpu(text: str) -> GpuMatch:
     """The cards that `text` names, in any case, with or without make and line. Raises KvcalcError with near names where there is none."""
+    if len(text) > LONGEST_NAME:
+        raise KvcalcError(f"GPU {text[:60]!r} is not in the catalogue: it is longer than {LONGEST_NAME} letters", hint="state its memory with --gpu-mem")
     wanted = _words(text)
     matches = [
         (min(sizes), gpu) for gpu in gpus() if (sizes := [len(words - wanted) for words in _names(gpu) if wanted and wanted <= words <= wanted | _extra(words)])
@@ -177,6 +179,9 @@ def gpus() -> tuple[Gpu, ...]:
     rows: Any = yaml.load(Path(__file__).with_name("gpus.yaml").read_bytes(), Loader=loader)  # noqa: S506 (both loaders are safe ones)
     return tuple(TypeAdapter(list[Gpu]).validate_python([{**row, "aliases": tuple(row.get("aliases", ()))} for row in rows]))
 
+
+LONGEST_NAME: Final = 200
+"""Of a GPU, as a person or a driver writes it."""
 
 _MAKES: Final = frozenset(
     {"apple", "nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "r", "tm", "gpu", "graphics", "generation", "corporation"}

@@ -34,7 +34,7 @@ class SpecFile(Frozen):
     about its weights.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
     model_type: str | None = None
     dtype: str | None = None
     kv_dtype: str | None = None
@@ -62,8 +62,8 @@ class SpecFile(Frozen):
         """The model that the file describes. Raises KvcalcError that names the field which is wrong."""
         for field in ("dtype", "kv_dtype"):
             if (name := getattr(self, field)) is not None and name not in PACKINGS:
-                raise KvcalcError(f"{self.name}: {field} {name!r} is not known", hint=f"known: {', '.join(PACKINGS)}")
-        kinds = {name: _layer(f"{self.name}: kinds.{name}", kind) for name, kind in self.kinds.items()}
+                raise KvcalcError(f"{self.name}: {field} {name[:40]!r} is not known", hint=f"known: {', '.join(PACKINGS)}")
+        kinds = {name: _layer(f"{self.name}: kinds.{name[:40]}", kind) for name, kind in self.kinds.items()}
         facts = Facts(**{field: getattr(self, field) for field in Facts.model_fields})
         try:
             return ModelSpec(layers=self._expand(self.layers, kinds), draft_layers=self._expand(self.draft_layers, kinds), facts=facts)
@@ -73,7 +73,7 @@ class SpecFile(Frozen):
     def _expand(self, runs: tuple[Run, ...], kinds: dict[str, Layer]) -> tuple[Layer, ...]:
         for name in (name for run in runs for name in run.of):
             if name not in kinds:
-                raise KvcalcError(f"{self.name}: layers name the kind {name!r}, which is not among kinds", hint=f"kinds has {', '.join(kinds)}")
+                raise KvcalcError(f"{self.name}: layers name the kind {name[:40]!r}, which is not among kinds", hint=f"kinds has {', '.join(kinds)[:200]}")
         if sum(run.repeat * len(run.of) for run in runs) > MAX_LAYERS:
             raise KvcalcError(f"{self.name}: more than {MAX_LAYERS:,} layers")
         return tuple(kinds[name] for run in runs for _ in range(run.repeat) for name in run.of)
@@ -86,8 +86,8 @@ def _layer(where: str, kind: Kind) -> Layer:
 def _cache(where: str, fields: CacheFields) -> Cache:
     arguments = dict(fields)
     kind = arguments.pop("kind", None)
-    if kind not in CACHES:
-        raise KvcalcError(f"{where}: kind {kind!r} is not known", hint=f"known: {', '.join(CACHES)}")
+    if not isinstance(kind, str) or kind not in CACHES:
+        raise KvcalcError(f"{where}: kind {repr(kind)[:40]} is not known", hint=f"known: {', '.join(CACHES)}")
     try:
         checked: Callable[..., Cache] = validate_call(config=ConfigDict(strict=True))(CACHES[kind])
         return checked(**arguments)
@@ -100,8 +100,8 @@ def _cache(where: str, fields: CacheFields) -> Cache:
 def first_error(error: ValidationError) -> str:
     """The first fault that pydantic found, as "field: what is wrong with it"."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    message = _PLAIN_WORDS.get(first["type"], first["msg"])
+    place = ".".join(str(part)[:40] for part in first["loc"][:8])
+    message = _PLAIN_WORDS.get(first["type"], first["msg"][:200])
     return f"{place}: {message}" if place else message
 
 

@@ -5,7 +5,7 @@ Nothing that is read stands in a message or an answer: lines are named by their 
 
 import gzip
 import json
-import sys
+import os
 import zlib
 from array import array
 from collections import Counter
@@ -16,16 +16,22 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal, cast
 
 from kvcalc.errors import ExitCode, KvcalcError, printable
+from kvcalc.files import STDIN, opened, path_named, standard_input
 from kvcalc.prefix.prompt import NESTED, Prompt, RecordError, from_record, plain
 from kvcalc.prefix.sharing import Encode
 from kvcalc.results.prefix import Malformed, Reading
+from kvcalc.units import format_bytes
 
-STDIN: Final = "-"
 MOST_LINE_BYTES: Final = 64 << 20
 """Of one line: many times the longest context. A longer one is counted as malformed."""
+MOST_SKIPPED_BYTES: Final = 1 << 30
+"""Of one line that is too long: what does not end then has no lines."""
+MOST_UNREADABLE: Final = 100_000
+"""Lines before the first prompt: a file, or a pipe without end, of which none of so many holds one is none of prompts."""
 TRIED_LINES: Final = 16
 """Lines by which the form of a file is told, or fewer that are long."""
 TRIED_BYTES: Final = 1 << 20
+FORMS: Final = "a JSON object a line with messages, prompt, input or text, an OpenAI batch file, or plain text, a prompt a line"
 SHOWN_MALFORMED: Final = 5
 GZIP: Final = b"\x1f\x8b"
 
@@ -48,14 +54,14 @@ class PromptFile:
 
     def __init__(self, name: str, *, form: Form | None, strict: bool, progress: Callable[[int, int], None] | None = None) -> None:
         self.name = "standard input" if name == STDIN else name
-        self._path = None if name == STDIN else Path(name).expanduser()
+        self._path = None if name == STDIN else path_named(name)
         self._strict = strict
         self._progress = progress
         self._form = form
         self._first: Reading | None = None
         if self._path is not None:
             self._check(self._path)
-        self.again = self._path is not None and self._path.is_file()
+        self.again = self._path is not None and os.path.isfile(self._path)  # noqa: PTH113 (pathlib raises for a name that no file can have)
         """Whether it can be read twice: a pipe cannot, under whatever name."""
 
     @property
@@ -67,7 +73,7 @@ class PromptFile:
         reasons = "; ".join(f"line {each.line}: {each.reason}" for each in ([] if found is None else found.first_malformed))
         raise KvcalcError(
             f"{self.name[:200]} holds no prompt" + (f" ({reasons})" if reasons else ": it is empty"),
-            hint="a JSON object a line with messages, prompt, input or text, an OpenAI batch file, or plain text, a prompt a line",
+            hint=FORMS,
         )
 
     def read(self) -> Iterator[Prompt]:
@@ -76,6 +82,9 @@ class PromptFile:
         kinds: Counter[str] = Counter()
         lines = left_out = 0
         for number, line in self._lines():
+            if number > MOST_UNREADABLE and not kinds:
+                why = f" (line {malformed[0].line}: {malformed[0].reason})" if malformed else ""
+                raise KvcalcError(f"none of the first {MOST_UNREADABLE:,} lines of {self.name[:200]} holds a prompt{why}", hint=FORMS)
             if line is not None and not line.strip():
                 continue
             lines += 1
@@ -121,10 +130,16 @@ class PromptFile:
             numbered = enumerate(_cut(opened), 1)
             ahead: list[tuple[int, bytes | None]] = []
             if self._form is None:
+                full = full_bytes = 0
                 for number, line in numbered:
                     ahead.append((number, line))
-                    full = [each for _, each in ahead if each and each.strip()]
-                    if len(full) == TRIED_LINES or sum(map(len, full)) > TRIED_BYTES:
+                    if line is None or not line.strip():
+                        if number > MOST_UNREADABLE:
+                            break
+                        continue
+                    full += 1
+                    full_bytes += len(line)
+                    if full == TRIED_LINES or full_bytes > TRIED_BYTES:
                         break
                 self._form = _form_of([line.strip() for _, line in ahead if line and line.strip()])
             yield from ahead
@@ -133,22 +148,22 @@ class PromptFile:
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
         if self._path is None:
-            yield sys.stdin.buffer
+            with standard_input() as piped:
+                yield piped
             return
-        try:
-            file = self._path.open("rb")
-        except OSError as error:
-            raise KvcalcError(f"{self.name[:200]} cannot be read: {error.strerror}") from None
-        with file:
-            packed = file.peek(2)[:2] == GZIP
+        with opened(self._path, self.name, pipes=True) as file:
+            try:
+                packed = file.peek(2)[:2] == GZIP
+            except OSError as error:
+                raise KvcalcError(f"{self.name[:200]} cannot be read: {error.strerror}") from None
             counted = file if self._progress is None else cast("IO[bytes]", _Counted(file, self._path.stat().st_size, self._progress))
             yield cast("IO[bytes]", gzip.GzipFile(fileobj=counted)) if packed else counted
 
     def _check(self, path: Path) -> None:
         """Raises KvcalcError where there is no such file."""
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 (pathlib raises for a name that no file can have)
             raise KvcalcError(f"{self.name[:200]} is a folder", hint="name one file of prompts, or pipe several: cat *.jsonl | kvcalc prefix -")
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 (as above)
             raise KvcalcError(f"there is no file {self.name[:200]}", hint="name a file of prompts, or - for what is piped in")
 
 
@@ -176,8 +191,11 @@ def _cut(file: IO[bytes]) -> Iterator[bytes | None]:
         first = True
         while line := file.readline(MOST_LINE_BYTES + 1):
             if len(line) > MOST_LINE_BYTES:
+                skipped = 0
                 while (rest := file.readline(1 << 20)) and not rest.endswith(b"\n"):
-                    pass
+                    skipped += len(rest)
+                    if skipped > MOST_SKIPPED_BYTES:
+                        raise KvcalcError(f"a line does not end within {format_bytes(MOST_SKIPPED_BYTES)}", hint="a prompt stands on a line of its own")
                 yield None
             else:
                 yield line.removeprefix(b"\xef\xbb\xbf") if first else line
@@ -218,9 +236,9 @@ def encode_bytes(texts: Sequence[str]) -> list[bytes]:
 
 def load_tokenizer(name: str) -> Encode:
     """What turns texts into token ids, by a tokenizer.json or the folder that holds it. Raises KvcalcError where it cannot be loaded."""
-    path = Path(name).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if not path.is_file():
+    path = path_named(name)
+    path = path / "tokenizer.json" if os.path.isdir(path) else path  # noqa: PTH112 (pathlib raises for a name that no file can have)
+    if not os.path.isfile(path):  # noqa: PTH113 (as above)
         raise KvcalcError(f"there is no file {str(path)[:200]}", hint="--tokenizer takes a tokenizer.json, or the folder that holds one")
     try:
         library: Any = import_module("tokenizers")  # it is optional, and has no types where it is not installed

@@ -5,23 +5,28 @@ import gzip
 import heapq
 import io
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from math import inf, isfinite
-from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple
 
-from kvcalc.errors import ExitCode, KvcalcError, printable
+from kvcalc.errors import ExitCode, KvcalcError, printable, without_halves
+from kvcalc.files import STDIN, opened, path_named, standard_input
 from kvcalc.replay.requests import ID_TOKENS, Kind, Reading, Row
-from kvcalc.units import shorten
+from kvcalc.units import exact_int, format_bytes, shorten
 from kvcalc.workload import Lengths
 
 MOST_LINE_BYTES: Final = 1 << 22
 """A longer line is no request: a million block ids are shorter."""
+MOST_SKIPPED_BYTES: Final = 1 << 30
+"""Of one line that is too long: what does not end then has no lines."""
+MOST_UNREADABLE: Final = 100_000
+"""Lines before the first request: a file, or a pipe without end, of which none of so many tells one is no trace."""
 MOST_TOKENS: Final = 10**8
 """A length beyond that of any model is a damaged line."""
 MOST_SECONDS: Final = 10**10
@@ -82,11 +87,11 @@ def open_trace(name: str, *, strict: bool = False, progress: Progress | None = N
     Raises KvcalcError for a file that cannot be read or is no trace, and where `strict` for the first malformed line; while rows are taken also for a header
     of another kind of trace among them.
     """
-    source = "standard input" if name == "-" else name
+    source = _source(name)
     with _opened(name) as raw:
         text = _unpacked(raw, source)
         lines = _lines(text, raw, progress)
-        first = next(((number, line) for number, line in lines if line.strip()), None)
+        first = _first(lines, source)
         if first is None:
             raise KvcalcError(f"{shorten(source)} is empty", hint="a trace has a header (CSV) or an object a line (JSONL)")
         parse, reading = _parser(first[1], source)
@@ -104,22 +109,24 @@ def read_lengths(name: str) -> Lengths:
     """
     counts: Counter[int] = Counter()
     with _opened(name) as raw:
-        text = _unpacked(raw, "standard input" if name == "-" else name)
-        lines = ((number, line) for number, line in _lines(text, raw, None) if line.strip())
-        first = next(lines, None)
+        text = _unpacked(raw, _source(name))
+        lines = _lines(text, raw, None)
+        first = _first(lines, _source(name))
         if first is not None and first[1].strip().isdecimal():
             for number, line in chain([first], lines):
                 word = line.strip()
+                if not word:
+                    continue
                 if not (word.isascii() and word.isdecimal() and 0 < int(word[:20]) <= MOST_TOKENS):
                     raise KvcalcError(f"line {number} of {shorten(name)} is no length", hint="write a whole number of tokens a line, or name a trace")
                 counts[int(word)] += 1
-            return _lengths(counts, name)
-    if name == "-":
+            return _lengths(counts, _source(name))
+    if name == STDIN:
         raise KvcalcError("a trace is not piped in here", hint="name its file to --lengths, or pipe a number a line")
     with open_trace(name) as trace:
         for row in trace.rows:
             counts[row.prompt + row.output] += 1
-        source = f"{name}, {trace.reading.malformed:,} malformed lines left out" if trace.reading.malformed else name
+        source = f"{trace.reading.source}, {trace.reading.malformed:,} malformed lines left out" if trace.reading.malformed else trace.reading.source
     return _lengths(counts, source)
 
 
@@ -133,6 +140,23 @@ def lengths_of(numbers: Iterable[object]) -> Lengths:
     return _lengths(counts, "the list of lengths")
 
 
+def _source(name: str) -> str:
+    """What a file is called in messages and answers."""
+    return "standard input" if name == STDIN else without_halves(name)
+
+
+def _first(lines: Iterator[tuple[int, str]], source: str) -> tuple[int, str] | None:
+    """The first line that says something, None where there is none. Raises KvcalcError where it does not come."""
+    for number, line in lines:
+        if line.strip():
+            return number, line
+        if number >= MOST_UNREADABLE:
+            raise KvcalcError(
+                f"{shorten(source)} has {number:,} empty lines before anything else", hint="a trace has a header (CSV) or an object a line (JSONL)"
+            )
+    return None
+
+
 def _lengths(counts: Counter[int], source: str) -> Lengths:
     if not counts:
         raise KvcalcError(f"{shorten(source)} holds no request", hint="name a trace, or a file with a number a line")
@@ -141,28 +165,21 @@ def _lengths(counts: Counter[int], source: str) -> Lengths:
     return Lengths(tuple(sorted(counts.items())), source)
 
 
-@contextmanager
-def _opened(name: str) -> Iterator[io.BufferedReader]:
-    if name == "-":
-        with open(0, "rb", closefd=False) as file:
-            yield file
-        return
-    try:
-        file = Path(name).expanduser().open("rb")
-    except OSError as error:
-        raise KvcalcError(f"{name[:200]} cannot be read: {error.strerror}") from None
-    with file:
-        yield file
+def _opened(name: str) -> AbstractContextManager[io.BufferedReader]:
+    return standard_input() if name == STDIN else opened(path_named(name), name, pipes=True)
 
 
 def size_of(name: str) -> int | None:
     """Bytes of a trace's file, None where that is not known."""
-    path = Path(name).expanduser()
-    return path.stat().st_size if path.is_file() else None
+    path = path_named(name)
+    return os.path.getsize(path) if os.path.isfile(path) else None  # noqa: PTH113, PTH202 (pathlib raises for a name that no file can have)
 
 
 def _unpacked(raw: io.BufferedReader, source: str) -> IO[bytes] | gzip.GzipFile:
-    begin = raw.peek(8)[:8]
+    try:
+        begin = raw.peek(8)[:8]
+    except OSError as error:
+        raise KvcalcError(f"{shorten(source)} cannot be read: {error.strerror}") from None
     if begin.startswith(GZIP):
         return gzip.open(raw)
     for magic, form in BINARY.items():
@@ -178,8 +195,12 @@ def _lines(text: IO[bytes] | gzip.GzipFile, raw: io.BufferedReader, progress: Pr
         while line := text.readline(MOST_LINE_BYTES):
             number += 1
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
+            skipped = 0
             while not line.endswith(b"\n") and len(line) == MOST_LINE_BYTES:
                 line = text.readline(MOST_LINE_BYTES)
+                skipped += len(line)
+                if skipped > MOST_SKIPPED_BYTES:
+                    raise KvcalcError(f"line {number:,} does not end within {format_bytes(MOST_SKIPPED_BYTES)}", hint="a trace has a request a line")
             if progress is not None and number % 4096 == 0:
                 progress(raw.tell())
     except (OSError, EOFError, zlib.error) as error:
@@ -197,14 +218,16 @@ def _parser(first: str, source: str) -> tuple[Callable[[str], Row], Reading]:
         identity: Literal["blocks", "sessions"] | None = "blocks" if schema.ids is not None else "sessions" if schema.session in names else None
         return _json_parser(schema, names), Reading(source, schema.kind, identity)
     try:
-        columns = _cells(first)
+        columns = [name.strip() for name in _cells(first)]
     except _MalformedError:
         columns = []
-    schema = _schema({name.strip() for name in columns}, source)
+    schema = _schema(set(columns), source)
     if schema.ids is not None:
         raise KvcalcError(f"{shorten(source)} has the columns of a Mooncake trace, which is JSONL", hint="one object a line, hash_ids a list of numbers")
-    positions = {name.strip(): index for index, name in enumerate(columns)}
-    return _csv_parser(schema, positions), Reading(source, schema.kind, "sessions" if schema.session in positions else None)
+    twice = next((name for name in (*schema.needs, schema.session) if columns.count(name or "") > 1), None)
+    if twice is not None:
+        raise KvcalcError(f"{shorten(source)} has the column {twice} twice", hint="leave one of them out")
+    return _csv_parser(schema, columns), Reading(source, schema.kind, "sessions" if schema.session in columns else None)
 
 
 def _schema(names: set[str], source: str) -> Schema:
@@ -219,10 +242,11 @@ def _known() -> str:
     return "known are " + "; ".join(f"{schema.kind}: {', '.join(schema.needs)}" for schema in SCHEMAS)
 
 
-def _csv_parser(schema: Schema, positions: dict[str, int]) -> Callable[[str], Row]:
+def _csv_parser(schema: Schema, columns: list[str]) -> Callable[[str], Row]:
+    positions = {name: index for index, name in enumerate(columns)}
     arrival, prompt, output = (positions[name] for name in (schema.arrival, schema.prompt, schema.output))
     session = None if schema.session is None else positions.get(schema.session)
-    width = len(positions)
+    width = len(columns)
     seconds = _date if schema.per_second is None else _number
 
     def parse(line: str) -> Row:
@@ -288,7 +312,7 @@ def _json_parser(schema: Schema, first: set[str]) -> Callable[[str], Row]:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = json.loads(line, parse_int=exact_int)
     except (ValueError, RecursionError):
         raise _MalformedError("no JSON object") from None
     if not isinstance(found, dict):
@@ -349,7 +373,11 @@ def _date(value: object) -> float:
 
 
 def _rows(lines: Iterator[tuple[int, str]], parse: Callable[[str], Row], reading: Reading, *, strict: bool) -> Iterator[tuple[int, Row]]:
+    told = False
     for number, line in lines:
+        if not told and number > MOST_UNREADABLE:
+            why = f": {reading.malformed_lines[0]}" if reading.malformed_lines else ""
+            raise KvcalcError(f"none of the first {MOST_UNREADABLE:,} lines of {shorten(reading.source)} is a request{why}", hint=_known())
         if not line.strip():
             continue
         try:
@@ -361,6 +389,7 @@ def _rows(lines: Iterator[tuple[int, str]], parse: Callable[[str], Row], reading
             continue
         except KvcalcError as error:
             raise KvcalcError(f"line {number:,}: {error.message}", hint=error.hint) from None
+        told = True
         if row.prompt and row.output:
             yield number, row
         else:

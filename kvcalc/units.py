@@ -15,6 +15,9 @@ MAX_TOKENS = 10**12
 MAX_BYTES = 1 << 70
 """The largest size that a command takes (one zebibyte)."""
 
+MAX_DIGITS = 400
+"""Of a number in a file, before or behind the point: a float of 64 bits reaches from 1e-324 to 1e308."""
+
 _NUMBER = re.compile(r"(?P<whole>[0-9](?:_?[0-9]){0,39})(?:\.(?P<part>[0-9]{1,20}))?\s*(?P<unit>[A-Za-z]*)", re.ASCII)
 _UNITS = {name.lower(): size for name, size in (BINARY_UNITS | DECIMAL_UNITS).items()}
 
@@ -71,6 +74,21 @@ def parse_count(text: str) -> int:
     if value > MAX_TOKENS:
         raise KvcalcError(f"{shorten(text)!r} is larger than {MAX_TOKENS:,}, the largest count that is taken", code=ExitCode.USAGE)
     return value
+
+
+def exact_int(text: str) -> int:
+    """A whole number of a JSON file. Raises ValueError for one that is longer than any."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text):,} digits, where at most {MAX_DIGITS} are read")
+    return int(text)
+
+
+def exact_decimal(text: str) -> Decimal:
+    """A JSON number with a point or an exponent. Raises ValueError for one that is beyond any."""
+    number = Decimal(text) if len(text) <= 2 * MAX_DIGITS and len(text.lower().partition("e")[2]) <= 6 else None
+    if number is None or abs(number.adjusted()) > MAX_DIGITS:
+        raise ValueError(f"the number {shorten(text, 30)} is beyond those that are read")
+    return number
 
 
 TIME_UNITS = {"s": 10**6, "ms": 10**3, "us": 1}

@@ -12,6 +12,7 @@ from typer.main import get_command
 from kvcalc.cli.budget import SIZE
 from kvcalc.cli.machine import DURATION
 from kvcalc.cli.options import Group, complete_in_list
+from kvcalc.errors import without_halves
 from kvcalc.packing import KvDtype
 from kvcalc.units import BINARY_UNITS, TIME_UNITS
 
@@ -122,7 +123,7 @@ class Lists:
         low, dots, rest = part.partition("..")
         if not (dots and option.is_number):
             value = self._value(name, option, part)
-            yield Element(part if option.is_size or option.is_duration or not option.is_number else _word(value), value)
+            yield Element(without_halves(part) if option.is_size or option.is_duration or not option.is_number else _word(value), value)
             return
         high, plus, step = rest.partition("+")
         first, last = self._value(name, option, low), self._value(name, option, high)

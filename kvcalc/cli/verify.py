@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -115,13 +114,13 @@ def _verify_server(url: str, typed: Mapping[str, Any], context: int | None, engi
 
 def _log_bytes(name: str, most: int) -> bytes:
     """The beginning of a log, or of what comes in."""
-    if name == "-":
-        return sys.stdin.buffer.read(most)
-    try:
-        with Path(name).expanduser().open("rb") as file:
+    from kvcalc.files import STDIN, opened, path_named, standard_input
+
+    with standard_input() if name == STDIN else opened(path_named(name), name, pipes=True) as file:
+        try:
             return file.read(most)
-    except OSError as error:
-        raise KvcalcError(f"{name[:200]} cannot be read: {error.strerror}") from None
+        except OSError as error:
+            raise KvcalcError(f"{name[:200]} cannot be read: {error.strerror}") from None
 
 
 def _question(given: Mapping[str, Any], stated: Mapping[str, Any], model: str | None, context: int | None, engine: str | None, *, weighs: bool) -> "Question":

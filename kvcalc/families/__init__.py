@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import partial
+from math import isfinite
 from typing import Any, Final
 
 from kvcalc.errors import KvcalcError
@@ -433,6 +434,8 @@ def _with_decimals(value: Any) -> Any:  # noqa: ANN401 (a YAML value can be anyt
     """Numbers with a point as Decimal, as they are read from a config.json."""
     match value:
         case float():
+            if not isfinite(value):
+                raise KvcalcError(f"config: {value} is no number")
             return Decimal(repr(value))
         case Mapping():
             return {name: _with_decimals(each) for name, each in value.items()}

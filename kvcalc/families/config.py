@@ -131,8 +131,19 @@ class Config:
 
     def layer_count(self) -> int:
         """The decoder layers, draft layers not among them."""
-        count = self.size(*LAYERS)
-        if count > MAX_LAYERS:
+        return self.layers(*LAYERS)
+
+    def layers(self, *names: str) -> int:
+        """A required number of layers, under the first of several names for it."""
+        count = self.stated_layers(*names, minimum=1)
+        if count is None:
+            raise self.missing(*names)
+        return count
+
+    def stated_layers(self, *names: str, minimum: int = 0) -> int | None:
+        """The same, None where the key is absent or null. Raises for more than MAX_LAYERS: lists of so many would fill the memory."""
+        count = self.optional(*names, minimum=minimum)
+        if count is not None and count > MAX_LAYERS:
             raise self.error(f"{count:,} layers are more than any model has")
         return count
 

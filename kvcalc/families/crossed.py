@@ -8,18 +8,18 @@ from kvcalc.layers import Layer, PlainFormula
 
 def t5(config: Config) -> Decoder:
     """T5: num_layers are the encoder's where num_decoder_layers is stated; heads of d_kv (transformers 5.24.0, configuration_t5.py)."""
-    stated = config.optional("num_decoder_layers")
-    return _decoder(config.size("num_layers") if stated is None else stated, config.size("num_heads"), config.size("d_kv"))
+    stated = config.stated_layers("num_decoder_layers", minimum=1)
+    return _decoder(config.layers("num_layers") if stated is None else stated, config.size("num_heads"), config.size("d_kv"))
 
 
 def bart(config: Config) -> Decoder:
     """BART and its kin: decoder_layers and decoder_attention_heads; num_hidden_layers is the encoder's."""
-    return _decoder(config.size("decoder_layers"), config.size("decoder_attention_heads"), _width(config))
+    return _decoder(config.layers("decoder_layers"), config.size("decoder_attention_heads"), _width(config))
 
 
 def whisper(config: Config) -> Decoder:
     """Whisper: as BART; the encoder always gives max_source_positions rows, however short the audio."""
-    read = _decoder(config.size("decoder_layers"), config.size("decoder_attention_heads"), _width(config))
+    read = _decoder(config.layers("decoder_layers"), config.size("decoder_attention_heads"), _width(config))
     return read._replace(encoder_tokens=config.size("max_source_positions"))
 
 

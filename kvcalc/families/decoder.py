@@ -101,7 +101,7 @@ def listed_windows(config: Config, count: int) -> list[int | None] | None:
 
 def draft_count(config: Config) -> int:
     """Draft (MTP) layers that the checkpoint brings along, 0 where it declares none."""
-    return config.optional("num_nextn_predict_layers", "mtp_num_hidden_layers", "_num_mtp_layers", minimum=0) or 0
+    return config.stated_layers("num_nextn_predict_layers", "mtp_num_hidden_layers", "_num_mtp_layers") or 0
 
 
 def attention_of(config: Config, kv_heads: int, head_dim: int | None = None) -> Callable[[int | None], Cache]:

@@ -15,6 +15,10 @@ MOST_BYTES: Final = 16 << 20
 """What is read of a log: servers start within it."""
 LONGEST_LINE: Final = 32_000
 """Characters that are read of a line. vLLM's longest, its configuration, has some thousands."""
+MOST_LINES: Final = 200_000
+"""Lines that are read: more than so many bytes of a real log have."""
+MOST_OVERWRITTEN: Final = 1_000
+"""States of one progress bar, which overwrites itself."""
 MOST_FIGURES: Final = 20_000
 ENGINES: Final[tuple[EngineName, ...]] = ("vllm", "sglang", "trtllm", "llama.cpp")
 
@@ -117,6 +121,8 @@ def read_log(data: bytes, engine: str | None = None) -> LogFacts:
     notes = []
     if len(data) > MOST_BYTES:
         notes.append(Note(code="log-cut", text=f"the log has {len(data):,} bytes: its first {MOST_BYTES:,} are read"))
+    elif (lines := data.count(b"\n")) > MOST_LINES:
+        notes.append(Note(code="log-cut", text=f"the log has {lines:,} lines: its first {MOST_LINES:,} are read"))
     starts = 0
     read = _empty()
     for number, line in _lines(data[:MOST_BYTES]):
@@ -156,8 +162,8 @@ def _lines(data: bytes) -> Iterator[tuple[int, str]]:
     """Lines as numbered by an editor, without colours; a progress bar that overwrites itself is several of one number."""
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     text = data.decode("utf-16" if wide else "utf-8", "replace")
-    for number, whole in enumerate(text.split("\n"), 1):
-        for part in whole.split("\r"):
+    for number, whole in enumerate(text.split("\n", MOST_LINES)[:MOST_LINES], 1):
+        for part in whole.split("\r", MOST_OVERWRITTEN)[:MOST_OVERWRITTEN]:
             line = _ANSI.sub("", part[:LONGEST_LINE]).strip().removeprefix("\ufeff")
             if line:
                 yield number, line

@@ -5,13 +5,12 @@ import json
 import socket
 import ssl
 import time
-from decimal import Decimal
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urljoin, urlsplit
 
 from kvcalc.errors import ExitCode, KvcalcError, printable
-from kvcalc.units import format_bytes, shorten
+from kvcalc.units import exact_decimal, exact_int, format_bytes, shorten
 
 CONNECT_S: float = 5
 TOTAL_S: float = 20
@@ -79,7 +78,7 @@ class Site:
         if body is None:
             return None
         try:
-            return json.loads(body, parse_float=Decimal, parse_constant=_no_constant)
+            return json.loads(body, parse_int=exact_int, parse_float=exact_decimal, parse_constant=_no_constant)
         except (ValueError, RecursionError):  # broken UTF-8 is a ValueError too
             raise NotJsonError(f"{self.address}{path} does not hold JSON", hint="a proxy or a login page may stand before the server") from None
 
