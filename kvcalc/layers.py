@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Size = Annotated[int, Field(gt=0)]
+MAX_SIZE = 10**30
+"""Larger than any width, length or number of parameters: a larger number is a damaged file, and products of such ones fill the memory."""
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
 MAX_LAYERS = 10_000
 """More layers than any model has: a larger number is a damaged file."""
 
@@ -126,7 +128,7 @@ class Facts(Frozen):
     dtype: str | None = None
     kv_dtype: str | None = None
     max_context: Size | None = None
-    encoder_tokens: Annotated[int, Field(ge=0)] | None = None
+    encoder_tokens: Annotated[int, Field(ge=0, le=MAX_SIZE)] | None = None
     parameters: Size | None = None
     parameters_text: Size | None = None
     checkpoint_bytes: Size | None = None

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, ValidationError, validate_call
 
 from kvcalc.caches import CACHES
 from kvcalc.errors import KvcalcError
-from kvcalc.layers import MAX_LAYERS, Cache, Facts, Frozen, Layer, ModelSpec, PlainFormula, Size
+from kvcalc.layers import MAX_LAYERS, MAX_SIZE, Cache, Facts, Frozen, Layer, ModelSpec, PlainFormula, Size
 from kvcalc.packing import PACKINGS
 
 CacheFields = dict[str, Any]
@@ -35,11 +35,11 @@ class SpecFile(Frozen):
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
-    model_type: str | None = None
+    model_type: Annotated[str, Field(max_length=100)] | None = None
     dtype: str | None = None
     kv_dtype: str | None = None
     max_context: Size | None = None
-    encoder_tokens: Annotated[int, Field(ge=0)] | None = None
+    encoder_tokens: Annotated[int, Field(ge=0, le=MAX_SIZE)] | None = None
     parameters: Size | None = None
     parameters_text: Size | None = None
     checkpoint_bytes: Size | None = None

@@ -24,7 +24,7 @@ from kvcalc.units import format_bytes
 
 MOST_LINE_BYTES: Final = 64 << 20
 """Of one line: many times the longest context. A longer one is counted as malformed."""
-MOST_SKIPPED_BYTES: Final = 1 << 30
+MOST_SKIPPED_BYTES: Final = 1 << 28
 """Of one line that is too long: what does not end then has no lines."""
 MOST_UNREADABLE: Final = 100_000
 """Lines before the first prompt: a file, or a pipe without end, of which none of so many holds one is none of prompts."""

@@ -23,7 +23,7 @@ from kvcalc.workload import Lengths
 
 MOST_LINE_BYTES: Final = 1 << 22
 """A longer line is no request: a million block ids are shorter."""
-MOST_SKIPPED_BYTES: Final = 1 << 30
+MOST_SKIPPED_BYTES: Final = 1 << 28
 """Of one line that is too long: what does not end then has no lines."""
 MOST_UNREADABLE: Final = 100_000
 """Lines before the first request: a file, or a pipe without end, of which none of so many tells one is no trace."""

@@ -19,6 +19,9 @@ from kvcalc import __version__
 from kvcalc.errors import ExitCode, KvcalcError, printable
 from kvcalc.units import shorten
 
+LONGEST_LINE: Final = 800
+"""Of an error, in letters: what quotes a word or a file is cut."""
+
 
 def run() -> int:
     """Runs the command in sys.argv and returns the exit code. The one place where an exception becomes a line on stderr."""
@@ -84,9 +87,9 @@ def _write_no_more() -> None:
 
 def _refuse(message: str, hint: str, code: ExitCode) -> ExitCode:
     with suppress(OSError):  # the exit code is then all that is told
-        print(f"error: {printable(message)}", file=sys.stderr)
+        print(f"error: {printable(shorten(message, LONGEST_LINE))}", file=sys.stderr)
         if hint:
-            print(f"hint: {printable(hint)}", file=sys.stderr)
+            print(f"hint: {printable(shorten(hint, LONGEST_LINE))}", file=sys.stderr)
     return code
 
 

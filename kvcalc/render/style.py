@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from kvcalc.errors import printable
 from kvcalc.layers import Note
@@ -33,7 +34,7 @@ class Grid:
         for name in self.right:
             table.add_column(name, justify="right", no_wrap=True)
         for cells in self.rows:
-            table.add_row(*cells)
+            table.add_row(*map(Text, cells))
         if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
             console.print(table)
             return

@@ -17,6 +17,8 @@ MOST_TOKENS: Final = 10**8
 """A length beyond that of any model."""
 MOST_RATE: Final = Decimal(10**6)
 """Requests a second."""
+MOST_REQUESTS: Final = 10**6
+"""A longer trace is drawn for minutes, and tells no more."""
 PERIODS: Final = {"s": 1, "min": 60, "h": 3600}
 
 Draw = Callable[[Random], float]
@@ -113,6 +115,8 @@ def parse_synthetic(text: str) -> Synthetic:
     if not re.fullmatch(r"[0-9]{1,18}", seed, re.ASCII):
         raise _error(f"seed={shorten(seed)} is not a whole number", "write it like seed=1")
     requests = parse_count(words["requests"]) if "requests" in words else REQUESTS
+    if requests > MOST_REQUESTS:
+        raise _error(f"requests={shorten(words['requests'])} are more than {MOST_REQUESTS:,}, the most that are drawn", "draw fewer, or name a trace")
     return Synthetic(_draw("prompt", words["prompt"]), _draw("output", words["output"]), _rate(words["rate"]), requests, int(seed))
 
 

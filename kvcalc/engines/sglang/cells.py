@@ -310,7 +310,7 @@ def _caches(spec: ModelSpec, layer: Layer) -> tuple[Cache, ...]:
     every = [cache for each in spec.layers for cache in each.caches]
     if any(isinstance(cache.retention, Once) for cache in every):
         return ()
-    return (every[0],)
+    return tuple(every[:1])
 
 
 def _check_alike(found: list[Stage]) -> None:
