@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MAX_SIZE = 10**30
-"""Larger than any width, length or number of parameters: a larger number is a damaged file, and products of such ones fill the memory."""
+MAX_SIZE = 10**40
+"""Larger than any width, length or number of parameters, and than products of those that a config.json may state: a larger number is a damaged file."""
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
 MAX_LAYERS = 10_000
 """More layers than any model has: a larger number is a damaged file."""

@@ -90,11 +90,15 @@ def _cache(where: str, fields: CacheFields) -> Cache:
         raise KvcalcError(f"{where}: kind {repr(kind)[:40]} is not known", hint=f"known: {', '.join(CACHES)}")
     try:
         checked: Callable[..., Cache] = validate_call(config=ConfigDict(strict=True))(CACHES[kind])
-        return checked(**arguments)
+        cache = checked(**arguments)
     except ValidationError as error:
         raise KvcalcError(f"{where}: {first_error(error)}") from None
     except ValueError as error:
         raise KvcalcError(f"{where}: {error}") from None
+    unknown = next((plane.dtype for plane in cache.planes if plane.dtype not in ("kv", "model", *PACKINGS)), None)
+    if unknown is not None:
+        raise KvcalcError(f"{where}: dtype {unknown[:40]!r} is not known", hint=f"known: model, {', '.join(PACKINGS)}")
+    return cache
 
 
 def first_error(error: ValidationError) -> str:
@@ -107,6 +111,7 @@ def first_error(error: ValidationError) -> str:
 
 _PLAIN_WORDS = {
     "extra_forbidden": "unknown field",
+    "json_invalid": "holds a number beyond those that are read",
     "missing": "is missing",
     "missing_keyword_only_argument": "is missing",
     "unexpected_keyword_argument": "unknown field",

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -36,10 +36,10 @@ def run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130  # what a shell reports for a command ended by Ctrl-C
     except (BrokenPipeError, _ReaderGoneError):
-        _write_no_more()
+        _write_no_more(sys.stdout)
         return ExitCode.YES
     except OSError as error:
-        _write_no_more()
+        _write_no_more(sys.stdout)
         return _refuse(_refused_by_system(error), "", ExitCode.ENVIRONMENT)
     return code
 
@@ -80,16 +80,19 @@ def _refused_by_system(error: OSError) -> str:
     return f"the answer cannot be written: {error.strerror}"
 
 
-def _write_no_more() -> None:
+def _write_no_more(stream: TextIO) -> None:
     """Python's own flush at exit must not fail on what could not be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _refuse(message: str, hint: str, code: ExitCode) -> ExitCode:
-    with suppress(OSError):  # the exit code is then all that is told
+    try:
         print(f"error: {printable(shorten(message, LONGEST_LINE))}", file=sys.stderr)
         if hint:
             print(f"hint: {printable(shorten(hint, LONGEST_LINE))}", file=sys.stderr)
+        sys.stderr.flush()
+    except OSError:  # the exit code is then all that is told
+        _write_no_more(sys.stderr)
     return code
 
 

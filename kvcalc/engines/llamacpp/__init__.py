@@ -91,6 +91,12 @@ class _Device(NamedTuple):
     readers: int
 
 
+def _mib(size_bytes: int) -> str:
+    """As printf's %.2f: a tie goes to the even digit."""
+    hundredths = round(Fraction(100 * size_bytes, MIB))
+    return f"{hundredths // 100}.{hundredths % 100:02}"
+
+
 class LlamaCppPlan(NamedTuple):
     """All cells of all slots, which exist from the start: a request takes none and frees none. Token counts are `-c`, all slots together."""
 
@@ -209,7 +215,7 @@ class LlamaCppPlan(NamedTuple):
                     sizes[LOGGED_AS.get(plane.plane.role, "K")] += share.layers * self._rows(share, tokens) * plane.row_bytes
         if not logged:
             return ()
-        said = [f"{kind}: " + ", ".join(f"{name} {round(Decimal(size) / MIB, 2)} MiB" for name, size in sizes.items()) for kind, sizes in logged.items()]
+        said = [f"{kind}: " + ", ".join(f"{name} {_mib(size)} MiB" for name, size in sizes.items()) for kind, sizes in logged.items()]
         return (Note(code="logged", text=f"llama.cpp logs on all GPUs together, of {'; of '.join(said)}"),)
 
     def command(self, model: str, context: int, kv_bytes: int | None, utilization: str | None) -> str:  # noqa: ARG002 (no flag states a budget)
