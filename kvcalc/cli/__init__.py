@@ -56,9 +56,11 @@ def _open_streams() -> None:
     """What the caller closed is as if it led nowhere: print would take stdout for a stderr that is None, and the next file that is opened would become either.
     What the locale cannot write is escaped, as JSON does it.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    if sys.stdin is None:  # whoever reads from it says that it is closed
+        os.open(os.devnull, os.O_RDONLY)
+    for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
     if isinstance(sys.stdout, io.TextIOWrapper):
         codecs.register_error("kvcalc", _escaped)
         sys.stdout.reconfigure(errors="kvcalc")
