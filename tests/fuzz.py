@@ -8,7 +8,6 @@ seconds of work, more than MOST_BYTES of memory. The same seed gives the same in
 import argparse
 import contextlib
 import faulthandler
-import gc
 import gzip
 import io
 import json
@@ -23,7 +22,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import _lru_cache_wrapper
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, NoReturn
@@ -547,7 +548,7 @@ def met(kind: Kind, made: Any, folder: Path) -> tuple[str, str] | None:
     return (f"{grown >> 20} MiB of memory", "") if grown > GREW_BYTES else None
 
 
-def inputs(seed: int, only: str | None) -> Iterator[tuple[str, Any]]:
+def inputs(seed: str, only: str | None) -> Iterator[tuple[str, Any]]:
     """Endless."""
     random = Random(seed)
     names = [only] if only is not None else [name for name, kind in KINDS.items() for _ in range(kind.share)]
@@ -556,59 +557,74 @@ def inputs(seed: int, only: str | None) -> Iterator[tuple[str, Any]]:
         yield name, KINDS[name].make(Mutator(Random(random.getrandbits(64))))
 
 
-def _forget() -> None:
-    """Empties kvcalc's own caches: one process answers one question, this one a hundred thousand."""
-    for each in gc.get_objects():
-        if isinstance(each, _lru_cache_wrapper) and each.__module__.startswith("kvcalc."):
-            each.cache_clear()
+PART: Final = 5_000
+"""Inputs of one process: what libraries keep of a command for good is no matter to a program that answers one."""
+
+
+class Told(NamedTuple):
+    """Of one part: inputs by their kind, what was found and how often anything was, the slowest input, and memory."""
+
+    counts: Counter[str]
+    finds: dict[tuple[str, str], Find]
+    met: int
+    slowest: tuple[float, str]
+    peak_bytes: int
+
+
+def run_part(seed: int, part: int, number: int, only: str | None, keep: Path | None) -> Told:
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    signal.signal(signal.SIGALRM, _ring)
+    signal.signal(signal.SIGPROF, _ring)
+    counts, finds, again, slowest = Counter[str](), dict[tuple[str, str], Find](), 0, (0.0, "")
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
+        for index, (name, made) in zip(range(number), inputs(f"{seed}:{part}", only), strict=False):
+            folder = Path(scratch) / "f"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            counts[name] += 1
+            began = time.process_time()
+            shown = met(KINDS[name], made, folder)
+            slowest = max(slowest, (time.process_time() - began, f"{name} {part * PART + index}"))
+            if shown is None:
+                continue
+            again += 1
+            key = (shown[0].partition(":")[0], shown[1] or shown[0])
+            if key not in finds:
+                finds[key] = Find(name, part * PART + index, *shown)
+                if keep is not None:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    (keep / f"{part * PART + index}.txt").write_text(f"{finds[key]}\n{made!r}\n", errors="backslashreplace")
+    return Told(counts, finds, again, slowest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 
 
 def main() -> int:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--inputs", type=int, default=1_000)
     words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--jobs", type=int, default=os.cpu_count())
     words.add_argument("--only", choices=list(KINDS))
     words.add_argument("--keep", type=Path, help="a folder for the first input of each find")
     asked = words.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    signal.signal(signal.SIGALRM, _ring)
-    signal.signal(signal.SIGPROF, _ring)
-    started, counts, finds = time.monotonic(), Counter[str](), dict[tuple[str, str], Find]()
-    again = Counter[tuple[str, str]]()
-    slowest = (0.0, "")
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
-        for number, (name, made) in zip(range(asked.inputs), inputs(asked.seed, asked.only), strict=False):
-            if number % 500 == 0:
-                _forget()
-            folder = Path(scratch) / "f"
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            counts[name] += 1
-            began = time.monotonic()
-            shown = met(KINDS[name], made, folder)
-            slowest = max(slowest, (time.monotonic() - began, f"{name} {number}"))
-            if shown is None:
-                continue
-            key = (shown[0].partition(":")[0], shown[1] or shown[0])
-            again[key] += 1
-            if key not in finds:
-                finds[key] = Find(name, number, *shown)
-                print(json.dumps(finds[key]._asdict()), flush=True)
-                if asked.keep is not None:
-                    asked.keep.mkdir(parents=True, exist_ok=True)
-                    (asked.keep / f"{number}.txt").write_text(f"{finds[key]}\n{made!r}\n", errors="backslashreplace")
-    told = {
+    started, parts = time.monotonic(), -(-asked.inputs // PART)
+    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        sizes = [min(PART, asked.inputs - part * PART) for part in range(parts)]
+        told = list(pool.map(run_part, repeat(asked.seed), range(parts), sizes, repeat(asked.only), repeat(asked.keep)))
+    finds = {key: find for part in reversed(told) for key, find in part.finds.items()}
+    for find in finds.values():
+        print(json.dumps(find._asdict()))
+    slowest = max(part.slowest for part in told)
+    answer = {
         "seed": asked.seed,
-        "inputs": counts.total(),
-        "kinds": dict(counts),
+        "inputs": asked.inputs,
+        "kinds": dict(sum((part.counts for part in told), Counter[str]())),
         "finds": len(finds),
-        "met": again.total(),
+        "met": sum(part.met for part in told),
         "seconds": round(time.monotonic() - started),
         "slowest_s": round(slowest[0], 2),
         "slowest": slowest[1],
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        "peak_bytes": max(part.peak_bytes for part in told),
     }
-    print(json.dumps(told, indent=1))
+    print(json.dumps(answer, indent=1))
     return ExitCode.NO if finds else ExitCode.YES
 
 

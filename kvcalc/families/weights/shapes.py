@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from kvcalc.errors import KvcalcError
 from kvcalc.tensors import Tensor
 
 Split = Literal["rows", "cols", "vocab", "replicated"]
@@ -30,7 +31,9 @@ class Shapes:
         empty: int = 0,
         dtype: str = "model",
     ) -> None:
-        """One tensor; every copy is used unless `used` says how many."""
+        """One tensor; every copy is used unless `used` says how many. Raises KvcalcError for a width below 1, which follows from contradictory numbers."""
+        if shape and min(shape) < 1:
+            raise KvcalcError(f"config.json: contradictory numbers: {name} would have a width of {min(shape)}")
         self.found.append(
             Tensor(
                 name=name,
