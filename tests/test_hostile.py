@@ -23,6 +23,7 @@ from kvcalc.engines import ENGINES, find_engine
 from kvcalc.engines.base import Options
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.estimate import estimate
+from kvcalc.families.weights.shapes import Shapes
 from kvcalc.gpus import LONGEST_NAME, find_gpu
 from kvcalc.layers import MAX_SIZE
 from kvcalc.prompts import PromptFile
@@ -160,6 +161,12 @@ def test_a_config_is_read(tmp_path: Path, text: str | bytes) -> None:
 def test_layers_of_decoders_beside_encoders_are_bounded_too(tmp_path: Path, model_type: str, name: str) -> None:
     fields = {"model_type": model_type, name: 1 << 31, "decoder_attention_heads": 2, "d_model": 4, "num_heads": 2, "d_kv": 2}
     assert "2,147,483,648 layers are more than any model has" in refused(lambda: of_config(tmp_path, json.dumps(fields)))
+
+
+def test_a_tensor_has_a_width() -> None:
+    """Positions of an image that is smaller than one patch of it, or a layer of ffn_mult -1."""
+    for width in (0, -5376):
+        assert refused(lambda width=width: Shapes("text").add("x", 4, width)).endswith(f"x would have a width of {width}")  # type: ignore[misc]  # of this turn
 
 
 def test_a_config_of_200_mb_is_not_read(tmp_path: Path) -> None:
