@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +25,8 @@ LONGEST_LINE: Final = 800
 
 def run() -> int:
     """Runs the command in sys.argv and returns the exit code. The one place where an exception becomes a line on stderr."""
-    _open_streams()
     try:
+        _open_streams()
         code = _run()
         sys.stdout.flush()
     except KvcalcError as error:
