@@ -12,7 +12,7 @@ from kvcalc.gpus import find_gpu, gpus, short_names
 from tests.command import kvcalc
 
 COMPLETED = [
-    ("e", ["estimate"]),
+    ("e", ["estimate", "explain"]),
     ("s", ["sweep", "speed", "schema"]),
     ("estimate --model llama-3-8", ["llama-3-8b"]),
     ("estimate -m llama-3-8", ["llama-3-8b"]),
@@ -30,6 +30,7 @@ COMPLETED = [
     ("fit --kv-dtype k=q8_0,v=q4_", ["k=q8_0,v=q4_1", "k=q8_0,v=q4_0"]),
     ("fit --quantization nv", ["nvfp4"]),
     ("schema rep", ["replay"]),
+    ("explain pag", ["paging"]),
     ("estimate --enf", ["--enforce-eager"]),
     ("nonsense --model l", []),
 ]
