@@ -143,18 +143,24 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def serving() -> Iterator[Hub]:
-    """A Hub that answers until the block ends."""
-    hub = Hub("", {})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
+def listening(handler: type[BaseHTTPRequestHandler], stop: threading.Event) -> Iterator[str]:
+    """The address of a server that answers until the block ends; `stop` ends what still waits within an answer."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield hub
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
-        hub.stop.set()
+        stop.set()
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def serving() -> Iterator[Hub]:
+    """A Hub that answers until the block ends."""
+    hub = Hub("", {})
+    with listening(_handler(hub), hub.stop) as hub.url:
+        yield hub

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from kvcalc.results.fit import GpuInfo
 from kvcalc.results.verify import Check, Verified
 from kvcalc.verify import web
 from kvcalc.verify.server import LlamaCppFacts, ServerFacts, SglangFacts, VllmFacts, find_served, options_from, read_server, verify_server
+from tests.loopback import listening
 
 KEY = "sk-no-one-may-read-this"
 
@@ -169,18 +170,8 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def serving() -> Iterator[Server]:
     server = Server("")
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler(server))
-    http.daemon_threads = True
-    server.url = f"http://127.0.0.1:{http.server_address[1]}"
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with listening(handler(server), server.stop) as server.url:
         yield server
-    finally:
-        server.stop.set()
-        http.shutdown()
-        thread.join()
-        http.server_close()
 
 
 @pytest.fixture
