@@ -3,13 +3,13 @@
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from kvcalc.asking.deployment import OWNERS, Typed, find_gpu_named, wrong
+from kvcalc.asking.deployment import OWNERS, Typed, find_gpu_named, options_of, wrong
 from kvcalc.units import format_bytes
 
 if TYPE_CHECKING:
-    from kvcalc.budget import StatedWeights
+    from kvcalc.budget import Question, StatedWeights
     from kvcalc.catalog import Model as FoundModel
-    from kvcalc.engines.base import Device, Options
+    from kvcalc.engines.base import Device, Engine, Options
     from kvcalc.layers import Note
     from kvcalc.quantizations import Named
     from kvcalc.results.fit import GpuInfo
@@ -20,9 +20,9 @@ HIGHEST_LORA_RANK: Final = 4096
 """The width of a model of 7 B parameters: a rank so high is no low rank."""
 
 
-def with_budget(options: "Options", typed: Typed) -> "Options":
-    """The same with what only a budget is about."""
-    return options._replace(
+def budgeted_options(typed: Typed, device: "Device | None", engine: str) -> "Options":
+    """The deployment, with what only a budget is about, on all GPUs that there are."""
+    return options_of({**typed, "tp": shared_heads(typed)}, device, engine)._replace(
         expert_parallel=typed["expert_parallel"],
         towers=not typed["language_model_only"],
         max_loras=typed["max_loras"],
@@ -95,3 +95,34 @@ def checkpoint_of(found: "FoundModel", *, named: bool) -> "tuple[StatedWeights |
         return None, ()
     checkpoint, notes = find_checkpoint(found)
     return (None if checkpoint is None else StatedWeights(checkpoint.size_bytes, "checkpoint", checkpoint.source)), notes
+
+
+def question_of(
+    typed: Typed,
+    rules: "Engine",
+    options: "Options",
+    gpu: "GpuInfo",
+    found: "FoundModel",
+    *,
+    length: int,
+    batch: int,
+    tensors: bool,
+    checkpoint: "tuple[StatedWeights | None, tuple[Note, ...]]",
+) -> "Question":
+    """What is asked of a model that was found, so deployed. `tensors`: its weights matter, for their size or for their time."""
+    from kvcalc.budget import Asked, Question
+
+    stated, notes = checkpoint
+    return Question(
+        found.weighed() if tensors else found.spec,
+        rules,
+        options,
+        Asked(found.name, found.source, found.served_as, length, batch),
+        gpu,
+        kv_bytes=typed["kv_mem"],
+        utilization=utilization_of(typed, rules.name),
+        weights=stated,
+        quantization=quantization_named(typed["quantization"]),
+        reserve_bytes=typed["reserve"],
+        notes=notes,
+    )

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kvcalc.asking.budget import checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, Source, Typed, check_owned, check_together, found_model, options_of, wrong
+from kvcalc.asking.budget import budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, question_of, shared_heads
+from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, Source, Typed, check_owned, check_together, found_model, wrong
 
 if TYPE_CHECKING:
     from kvcalc.results.compare import Comparison
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 def compared(names: Sequence[Source], typed: Typed) -> "Comparison":
     """Models or engines side by side."""
-    from kvcalc.budget import Asked, Question
     from kvcalc.compare import compare
     from kvcalc.engines import ENGINES, find_engine
     from kvcalc.results.fit import GpuInfo
@@ -26,28 +25,25 @@ def compared(names: Sequence[Source], typed: Typed) -> "Comparison":
     of_a_gpu = {"--utilization": typed["utilization"], "--quantization": typed["quantization"], "--reserve": typed["reserve"] or None}
     check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
     has_budget = kv_mem is not None or typed["gpu_mem"] is not None or typed["gpu"] is not None
-    tp = shared_heads(typed)
-    info, device = gpu_and_device(typed, deployed_gpus(typed, tp)) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
+    info, device = gpu_and_device(typed, deployed_gpus(typed, shared_heads(typed))) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
     models = [found_model(name) for name in names]
     own = [found.spec.facts.max_context for found in models]
     length = min((CONTEXT_WITHOUT_MODEL, *(tokens for tokens in own if tokens is not None))) if typed["context"] is None else typed["context"]
     questions = []
     for found in models:
         weighed = has_budget and kv_mem is None
-        stated, notes = checkpoint_of(found, named=named is not None) if weighed else (None, ())
+        checkpoint = checkpoint_of(found, named=named is not None) if weighed else (None, ())
         questions += [
-            Question(
-                found.weighed() if weighed else found.spec,
+            question_of(
+                typed,
                 rules,
-                with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed),
-                Asked(found.name, found.source, found.served_as, length, typed["batch"]),
+                budgeted_options(typed, device, rules.name),
                 info,
-                kv_bytes=kv_mem,
-                utilization=utilization_of(typed, rules.name),
-                weights=stated,
-                quantization=named,
-                reserve_bytes=typed["reserve"],
-                notes=notes,
+                found,
+                length=length,
+                batch=typed["batch"],
+                tensors=weighed,
+                checkpoint=checkpoint,
             )
             for rules in engines
         ]

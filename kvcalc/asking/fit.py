@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvcalc.asking.budget import checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, Typed, check_owned, check_together, context_typed, length_for, model_typed, options_of, wrong
+from kvcalc.asking.budget import budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, question_of, shared_heads, utilization_of
+from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, Typed, check_owned, check_together, context_typed, length_for, model_typed, wrong
 from kvcalc.asking.machine import latency_asked
 from kvcalc.errors import KvcalcError
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from kvcalc.catalog import Model as FoundModel
     from kvcalc.engines.base import Engine, Options
     from kvcalc.layers import Note
-    from kvcalc.quantizations import Named
     from kvcalc.results.fit import Fits, GpuInfo
     from kvcalc.workload import Workload
 
@@ -86,7 +85,6 @@ class Asking(NamedTuple):
     engine: "Engine"
     options: "Options"
     gpu: "GpuInfo"
-    quantization: "Named | None"
     latency: "Latency | None"
     workload: "Workload | None"
 
@@ -99,25 +97,10 @@ class Asking(NamedTuple):
 
     def question(self, found: "FoundModel", length: int, batch: int) -> "Question":
         """What is asked of a model."""
-        from kvcalc.budget import Asked, Question
-
-        typed, kv_mem = self.typed, self.typed["kv_mem"]
-        stated, notes = self.lookup.weights(found, typed)
-        return Question(
-            found.spec if kv_mem is not None and self.latency is None else found.weighed(),
-            self.engine,
-            self.options,
-            Asked(found.name, found.source, found.served_as, length, batch),
-            self.gpu,
-            kv_bytes=kv_mem,
-            utilization=utilization_of(typed, self.engine.name),
-            weights=stated,
-            quantization=self.quantization,
-            reserve_bytes=typed["reserve"],
-            latency=self.latency,
-            workload=self.workload,
-            notes=notes,
-        )
+        tensors = self.typed["kv_mem"] is None or self.latency is not None
+        checkpoint = self.lookup.weights(found, self.typed)
+        question = question_of(self.typed, self.engine, self.options, self.gpu, found, length=length, batch=batch, tensors=tensors, checkpoint=checkpoint)
+        return question._replace(latency=self.latency, workload=self.workload)
 
 
 def asking_of(typed: Typed, lookup: Lookup) -> Asking:
@@ -140,13 +123,13 @@ def asking_of(typed: Typed, lookup: Lookup) -> Asking:
     tp = shared_heads(typed)
     info, device = gpu_and_device(typed, deployed_gpus(typed, tp))
     drafter = lookup.drafter(typed)
-    options = with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed)._replace(
+    options = budgeted_options(typed, device, rules.name)._replace(
         draft=None if drafter is None else drafter.weighed(),
         draft_served_as="" if drafter is None else drafter.served_as,
         speculative_tokens=(typed["draft_tokens"] if typed["mtp"] is None else typed["mtp"]) or 0,
     )
     latency = latency_asked(typed, deployed_gpus(typed, tp))
-    return Asking(typed, lookup, rules, options, info, quantization_named(typed["quantization"]), latency, lookup.workload(typed))
+    return Asking(typed, lookup, rules, options, info, latency, lookup.workload(typed))
 
 
 def asks_every_preset(typed: Typed) -> bool:

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Final
 
-from kvcalc.asking.budget import gpu_and_device
-from kvcalc.asking.deployment import Typed, find_gpu_named, wrong
+from kvcalc.asking.budget import budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, question_of, shared_heads
+from kvcalc.asking.deployment import Typed, find_gpu_named, find_model, wrong
 from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
-    from kvcalc.budget import Latency
-    from kvcalc.engines.base import Device
+    from kvcalc.budget import Latency, Question
+    from kvcalc.engines.base import Device, Engine
     from kvcalc.machine import Machine
     from kvcalc.results.fit import GpuInfo
 
@@ -43,6 +43,17 @@ def _stated(machine: "Machine", typed: Typed) -> "Machine":
     if link is not None:
         machine = machine._replace(link="stated link", link_bytes_s=link, link_on_board=True)
     return machine
+
+
+def timed_question(typed: Typed, rules: "Engine", batch: int) -> "tuple[Question, Machine]":
+    """What is asked of a model whose steps are timed, and how fast its GPUs are."""
+    tp = shared_heads(typed)
+    info, device, machine = machine_asked(typed, deployed_gpus(typed, tp))
+    memory = None if info.memory_bytes is None else info.memory_bytes * tp * typed["pp"]
+    found, length = find_model(typed, typed["context"], rules.name, memory)
+    options = budgeted_options(typed, device, rules.name)
+    checkpoint = checkpoint_of(found, named=typed["quantization"] is not None)
+    return question_of(typed, rules, options, info, found, length=length, batch=batch, tensors=True, checkpoint=checkpoint), machine
 
 
 def latency_asked(typed: Typed, needed: int) -> "Latency | None":

@@ -1,30 +1,19 @@
 """`kvcalc prefix`."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from kvcalc.asking.budget import checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.asking.deployment import check_owned, check_together, find_model, options_of
-from kvcalc.asking.machine import machine_asked
+from kvcalc.asking.prefix import cached_on
 from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.machine import MACHINE
 from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, EngineName, Json, with_options
-from kvcalc.errors import KvcalcError
-
-if TYPE_CHECKING:
-    from kvcalc.budget import Question
-    from kvcalc.engines.base import Engine
-    from kvcalc.machine import Machine
-    from kvcalc.prefix.answer import Deployed
 
 DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT, MACHINE) for name, (_, default) in group.items()}
-OF_NO_MODEL: Final = frozenset(("block_size", "page_size", "no_prefix_caching"))
-"""Options that say something where no model is named."""
-MODEL_NAMED_BY: Final = ("model", "layers", "kv_heads", "head_dim")
+"""What an option is where it is not typed."""
 
 
 @with_options(MODEL, BUDGET, DEPLOYMENT, MACHINE)
@@ -50,7 +39,7 @@ def prefix(
     from kvcalc.prefix.answer import answer
     from kvcalc.prompts import PromptFile, encode_bytes, form_named, load_tokenizer
 
-    deployed = _deployed(call.params, engine, context)
+    deployed = cached_on(call.params, DEFAULTS)
     encode = encode_bytes if tokenizer is None else load_tokenizer(tokenizer)
     with _progress() as progress:
         prompts = PromptFile(file, form=None if form is None else form_named(form), strict=strict, progress=progress)
@@ -62,65 +51,6 @@ def prefix(
         from kvcalc.render.style import console_for_stdout
 
         render_prefix(result, console_for_stdout())
-
-
-def _deployed(typed: Mapping[str, Any], engine: str, context: int | None) -> "Deployed":
-    """The rules of the cache: of an engine alone, or of one that serves a model."""
-    from kvcalc.engines import find_engine
-    from kvcalc.engines.reuse import check_reuse
-    from kvcalc.prefix.answer import with_model, without_model
-
-    rules = find_engine(engine)
-    check_owned(typed, (rules.name,))
-    check_reuse(rules.name, prefix_caching=not typed["no_prefix_caching"])
-    if any(typed[name] is not None for name in MODEL_NAMED_BY):
-        machine = _machine(typed)
-        return with_model(_question(typed, rules, context, timed=machine is not None), machine)
-    given = [name for name, default in DEFAULTS.items() if name not in OF_NO_MODEL and typed[name] != default] + ["context"] * (context is not None)
-    if given:
-        flag = "as" if given[0] == "as_model_type" else given[0].replace("_", "-")
-        raise typer.BadParameter(f"--{flag} says nothing without a model: give --model too")
-    return without_model(rules, typed["block_size"] if typed["page_size"] is None else typed["page_size"])
-
-
-def _machine(typed: Mapping[str, Any]) -> "Machine | None":
-    """How fast the GPU is, where one is named: cards of a name that differ in it are not told apart for that alone."""
-    if typed["gpu"] is None:
-        return None
-    try:
-        return machine_asked(typed, deployed_gpus(typed, shared_heads(typed)))[2]
-    except KvcalcError:
-        if any(typed[name] is not None for name in MACHINE):
-            raise
-        return None
-
-
-def _question(typed: Mapping[str, Any], rules: "Engine", context: int | None, *, timed: bool) -> "Question":
-    """What a server of the model has for its cache, where a GPU or a budget is stated."""
-    from kvcalc.budget import Asked, Question
-    from kvcalc.results.fit import GpuInfo
-
-    kv_mem, named = typed["kv_mem"], quantization_named(typed["quantization"])
-    of_a_gpu = {"--utilization": utilization_of(typed, rules.name), "--quantization": typed["quantization"], "--reserve": typed["reserve"] or None}
-    check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
-    weighs = kv_mem is None and (typed["gpu_mem"] is not None or typed["gpu"] is not None)
-    tp = shared_heads(typed)
-    info, device = gpu_and_device(typed, deployed_gpus(typed, tp)) if weighs or kv_mem is not None else (GpuInfo(name=None, memory_bytes=None), None)
-    found, length = find_model(typed, context, rules.name, None)
-    stated, notes = checkpoint_of(found, named=named is not None) if weighs else (None, ())
-    return Question(
-        found.weighed() if weighs or timed else found.spec,
-        rules,
-        with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed),
-        Asked(found.name, found.source, found.served_as, length, 1),
-        info,
-        kv_bytes=kv_mem,
-        utilization=utilization_of(typed, rules.name),
-        weights=stated,
-        quantization=named,
-        reserve_bytes=typed["reserve"],
-        notes=notes,
-    )
 
 
 @contextmanager

@@ -3,20 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvcalc.asking.budget import checkpoint_of, deployed_gpus, quantization_named, shared_heads, utilization_of, with_budget
-from kvcalc.asking.deployment import check_owned, check_together, find_model, options_of
-from kvcalc.asking.machine import machine_asked
+from kvcalc.asking.replay import replayed_on
 from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.machine import MACHINE
 from kvcalc.cli.options import DEPLOYMENT, MODEL, RATIO, Context, Json, complete_engine, with_options
 from kvcalc.errors import ExitCode
 
 if TYPE_CHECKING:
-    from kvcalc.replay import ReplayQuestion
     from kvcalc.replay.fleet import Routing
     from kvcalc.replay.requests import Reading, Row
 
@@ -65,7 +62,7 @@ def replay(
     from kvcalc.replay import replay as compute
 
     with _requests(file, synthetic, strict=strict) as (rows, reading):
-        result = compute(_asked(typed, context, engine, rate_scale)._replace(routing=_routing_named(routing)), rows, reading)
+        result = compute(replayed_on(typed)._replace(routing=_routing_named(routing)), rows, reading)
     if as_json:
         print(result.to_json())
     else:
@@ -121,35 +118,3 @@ def _counted(rows: "Iterator[Row]", progress: Callable[[int], None] | None) -> "
         if progress is not None and number % 4096 == 0:
             progress(number)
         yield row
-
-
-def _asked(typed: dict[str, Any], context: int | None, engine: str, rate_scale: Decimal) -> "ReplayQuestion":
-    from kvcalc.budget import Asked, Question
-    from kvcalc.engines import find_engine
-    from kvcalc.replay import ReplayQuestion
-
-    rules = find_engine(engine)
-    check_owned(typed, (rules.name,))
-    utilization = utilization_of(typed, rules.name)
-    of_a_gpu = {"--utilization": utilization, "--reserve": typed["reserve"] or None}
-    check_together("--kv-mem states what is left for the cache", typed["kv_mem"], of_a_gpu)
-    tp = shared_heads(typed)
-    info, device, machine = machine_asked(typed, deployed_gpus(typed, tp))
-    memory = None if info.memory_bytes is None else info.memory_bytes * tp * typed["pp"]
-    found, length = find_model(typed, context, rules.name, memory)
-    named = quantization_named(typed["quantization"])
-    stated, notes = checkpoint_of(found, named=named is not None)
-    question = Question(
-        found.weighed(),
-        rules,
-        with_budget(options_of({**typed, "tp": tp}, device, rules.name), typed),
-        Asked(found.name, found.source, found.served_as, length, 1),
-        info,
-        kv_bytes=typed["kv_mem"],
-        utilization=utilization,
-        weights=stated,
-        quantization=named,
-        reserve_bytes=typed["reserve"],
-        notes=notes,
-    )
-    return ReplayQuestion(question, machine, rate_scale=float(rate_scale))
