@@ -328,7 +328,7 @@ def _from_hub(repo: str, revision: str | None, as_model_type: str | None) -> Mod
             text=f"{repo} is gated and could not be read: answered from the preset {preset.name}, checked {preset.checked} against {preset.source}",
         )
         spec = preset.spec()
-        return Model(repo, f"preset {preset.name}", spec.model_copy(update={"notes": (*spec.notes, note)}), repo)
+        return model_of(preset)._replace(name=repo, spec=spec.model_copy(update={"notes": (*spec.notes, note)}), served_as=repo)
     if found is None:
         hint = _gguf_hint([f"{repo}:{name}" for name in _first_parts(repo, revision)])
         raise KvcalcError(f"{repo} has no config.json", hint=hint or "a GGUF or adapter repository has none: name the base model")

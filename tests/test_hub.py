@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kvcalc import catalog
+from kvcalc.catalog import load_model
+from kvcalc.hub.faults import GatedError
 from tests.command import Done, kvcalc
 from tests.gguf_files import U16, Of, file, header, llama, llama_tensors
 from tests.loopback import COMMIT, Hub, serving
@@ -107,6 +110,17 @@ def test_a_gated_model_that_is_a_preset_is_answered_and_says_so(hub: Hub, tmp_pa
     assert said.json["model"]["source"] == "preset llama-3-8b"
     assert [note["code"] for note in said.json["notes"]] == ["gated"]
     fails(ask(hub, tmp_path, "meta-llama/Meta-Llama-3-8B", "--revision", "main"), 4, "is gated")
+
+
+def test_a_gated_model_that_is_a_preset_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(*_asked: object) -> None:
+        raise GatedError("it is gated")
+
+    monkeypatch.setattr(catalog, "_hub_json", fetch)
+    found, preset = load_model("CohereForAI/aya-23-8B"), load_model("aya-23-8b")
+    assert (found.name, found.served_as, found.source) == ("CohereForAI/aya-23-8B", "CohereForAI/aya-23-8B", "preset aya-23-8b")
+    assert found.weighed().tensors
+    assert found.weighed().tensors == preset.weighed().tensors
 
 
 def test_offline_without_a_cached_copy(hub: Hub, tmp_path: Path) -> None:

@@ -135,6 +135,16 @@ def test_a_model_takes_no_more_than_is_allowed() -> None:
     assert by_bound == [4096 - 27, 1024 - 27, 128 - 27]
 
 
+@pytest.mark.parametrize("most", [1, 20, 27, 28])
+def test_a_model_of_a_short_context_is_asked_for_at_least_one_token(most: int) -> None:
+    spec = case(max_position_embeddings=most).spec
+    assert spec.facts.max_context == most
+    first = model_cases("m", spec, device="cpu", max_bytes=None)[0]
+    assert first.prefill == 1
+    asked = [each.request for each in expect(first, "cpu", None)]
+    assert [(each.prefill, each.tokens, each.static_tokens) for each in asked] == [(1, 4, None), (1, 4, 28)]
+
+
 def test_agreement_and_one_row_too_many() -> None:
     (expected,) = expect(case(), "cpu", None)
     right = [reading("prefill", *[37 * 4096] * 4), reading("decode", *[40 * 4096] * 4), reading("static", *[64 * 4096] * 4, housekeeping=2)]
@@ -246,8 +256,9 @@ def test_what_to_install(monkeypatch: pytest.MonkeyPatch, versions: dict[str, st
 
 
 def test_versions_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "version", installed(torch="2.11.0", transformers="5.17.0"))
-    verify.require_libraries()
+    for torch, transformers in (("2.11.0", "5.17.0"), ("2.13rc1", "5.24.0.dev0"), ("3.0a1+cu130", "6rc1.0")):
+        monkeypatch.setattr(verify, "version", installed(torch=torch, transformers=transformers))
+        verify.require_libraries()
 
 
 LARGE: dict[str, Any] = {

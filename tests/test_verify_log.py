@@ -229,7 +229,7 @@ def test_a_cut_log_keeps_what_it_has() -> None:
     assert texts(read_log(VLLM[: VLLM.index(b"Maximum")]), "tokens", "requests") == ["868080"]
     long = b"GPU KV cache size: 16 tokens\n" + b"x" * MOST_BYTES + b"\nGPU KV cache size: 32 tokens"
     assert texts(read_log(long), "tokens") == ["16"]
-    assert [note.code for note in read_log(long).notes] == ["log-cut"]
+    assert [(note.code, note.text) for note in read_log(long).notes] == [("log-cut", "the log has more than 16,777,216 bytes: its first 16,777,216 are read")]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"INFO: Uvicorn running on http://0.0.0.0:8000", b"\x00\xff\xfe", b"{}"])

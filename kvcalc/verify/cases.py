@@ -335,4 +335,4 @@ SMALL_MODELS: Final = (
         encoder_tokens=50,
     ),
 )
-"""Models whose caches `kvcalc verify --all` builds. No two have the same kinds of layers in the same element type but for how their windows are mixed."""
+"""Models whose caches `kvcalc verify --all` builds: each kind of layer, some in several architectures that cache them."""

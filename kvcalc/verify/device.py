@@ -68,7 +68,7 @@ Measure = Callable[[Request], Report]
 
 
 def small_cases() -> tuple[Case, ...]:
-    """One case for each kind of layer and mixture of them, in several element types."""
+    """At least one case for each kind of layer and mixture of them, in several element types."""
     return tuple(map(_small_case, SMALL_MODELS))
 
 
@@ -85,7 +85,7 @@ def model_cases(name: str, spec: ModelSpec, *, device: str, max_bytes: int | Non
     plan = TRANSFORMERS.plan(spec, Options())
     while tokens > 128 and WORK * max(plan.total_bytes(tokens, BATCH), _prefilled(plan, tokens)) > most:
         tokens //= 2
-    alone = Case(name, spec, None, tokens - STATIC_EXTRA)
+    alone = Case(name, spec, None, max(1, tokens - STATIC_EXTRA))
     small = None if config is None else shrink(config, DTYPES[plan.model.name])
     if small is None:
         return (alone, *(_small_case(each) for each in SMALL_MODELS if each.config["model_type"] == spec.facts.model_type))
@@ -226,7 +226,7 @@ def require_libraries() -> None:
             found = version(name)
         except PackageNotFoundError:
             raise KvcalcError(f"{name} is not installed", hint="`pip install 'kvcalc[verify]'`", code=ExitCode.ENVIRONMENT) from None
-        if tuple(map(int, found.split(".")[:2])) < oldest:
+        if tuple(map(int, re.findall(r"\d+", found)[:2])) < oldest:
             wanted = ".".join(map(str, oldest))
             raise KvcalcError(
                 f"{name} {found} is older than {wanted}, from which on caches are as predicted",

@@ -120,7 +120,7 @@ def read_log(data: bytes, engine: str | None = None) -> LogFacts:
     """
     notes = []
     if len(data) > MOST_BYTES:
-        notes.append(Note(code="log-cut", text=f"the log has {len(data):,} bytes: its first {MOST_BYTES:,} are read"))
+        notes.append(Note(code="log-cut", text=f"the log has more than {MOST_BYTES:,} bytes: its first {MOST_BYTES:,} are read"))
     elif (lines := data.count(b"\n")) > MOST_LINES:
         notes.append(Note(code="log-cut", text=f"the log has {lines:,} lines: its first {MOST_LINES:,} are read"))
     starts = 0
