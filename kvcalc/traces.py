@@ -91,12 +91,16 @@ def open_trace(name: str, *, strict: bool = False, progress: Progress | None = N
     with _opened(name) as raw:
         text = _unpacked(raw, source)
         lines = _lines(text, raw, progress)
-        first = _first(lines, source)
-        if first is None:
-            raise KvcalcError(f"{shorten(source)} is empty", hint="a trace has a header (CSV) or an object a line (JSONL)")
-        parse, reading = _parser(first[1], source)
-        wanted = chain([first], lines) if first[1].lstrip().startswith("{") else lines
-        yield Trace(_from_zero(_in_order(_rows(wanted, parse, reading, strict=strict), reading, strict=strict)), reading)
+        yield _trace(_first(lines, source), lines, source, strict=strict)
+
+
+def _trace(first: tuple[int, str] | None, lines: Iterator[tuple[int, str]], source: str, *, strict: bool) -> Trace:
+    """The trace that begins with `first` and goes on with `lines`."""
+    if first is None:
+        raise KvcalcError(f"{shorten(source)} is empty", hint="a trace has a header (CSV) or an object a line (JSONL)")
+    parse, reading = _parser(first[1], source)
+    wanted = chain([first], lines) if first[1].lstrip().startswith("{") else lines
+    return Trace(_from_zero(_in_order(_rows(wanted, parse, reading, strict=strict), reading, strict=strict)), reading)
 
 
 MOST_LENGTHS: Final = 1 << 20
@@ -105,29 +109,26 @@ MOST_LENGTHS: Final = 1 << 20
 
 def read_lengths(name: str) -> Lengths:
     """Tokens of each request, prompt and output together, of a trace or of a file with a number a line. Raises KvcalcError as `open_trace` does, and for a file
-    without any.
+    without any. It is opened once: a pipe does not begin again.
     """
     counts: Counter[int] = Counter()
+    source = _source(name)
     with _opened(name) as raw:
-        text = _unpacked(raw, _source(name))
-        lines = _lines(text, raw, None)
-        first = _first(lines, _source(name))
+        lines = _lines(_unpacked(raw, source), raw, None)
+        first = _first(lines, source)
         if first is not None and first[1].strip().isdecimal():
             for number, line in chain([first], lines):
                 word = line.strip()
                 if not word:
                     continue
-                if not (word.isascii() and word.isdecimal() and 0 < int(word[:20]) <= MOST_TOKENS):
+                if not (word.isascii() and word.isdecimal() and len(word) <= 20 and 0 < int(word) <= MOST_TOKENS):
                     raise KvcalcError(f"line {number} of {shorten(name)} is no length", hint="write a whole number of tokens a line, or name a trace")
                 counts[int(word)] += 1
-            return _lengths(counts, _source(name))
-    if name == STDIN:
-        raise KvcalcError("a trace is not piped in here", hint="name its file to --lengths, or pipe a number a line")
-    with open_trace(name) as trace:
-        for row in trace.rows:
+            return _lengths(counts, source)
+        rows, reading = _trace(first, lines, source, strict=False)
+        for row in rows:
             counts[row.prompt + row.output] += 1
-        source = f"{trace.reading.source}, {trace.reading.malformed:,} malformed lines left out" if trace.reading.malformed else trace.reading.source
-    return _lengths(counts, source)
+    return _lengths(counts, f"{source}, {reading.malformed:,} malformed lines left out" if reading.malformed else source)
 
 
 def lengths_of(numbers: Iterable[object]) -> Lengths:
@@ -300,7 +301,7 @@ def _json_parser(schema: Schema, first: set[str]) -> Callable[[str], Row]:
         if schema.per_second is None:
             arrival = _date(stamp)
         elif isinstance(stamp, int | float) and not isinstance(stamp, bool):
-            arrival = _seconds(stamp / schema.per_second)
+            arrival = _seconds(stamp / schema.per_second if abs(stamp) <= MOST_SECONDS * schema.per_second else inf)  # no float holds every whole number
         else:
             raise _MalformedError(f"{schema.arrival} is no number")
         prompt, output = _length(found[schema.prompt], schema.prompt), _length(found[schema.output], schema.output)
@@ -340,7 +341,7 @@ def _length(value: object, name: str) -> int:
 
 
 def _ids(value: object, prompt: int) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, int) and 0 <= each < 1 << 63 for each in value):
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < 1 << 63 for each in value):
         raise _MalformedError("hash_ids is no list of numbers")
     if len(value) != -(-prompt // ID_TOKENS):
         raise _MalformedError(f"{len(value)} hash_ids, not one for each {ID_TOKENS} of {prompt:,} tokens")

@@ -110,13 +110,18 @@ def parse_duration(text: str) -> int:
 
 MOST_RATIO = 100
 """No setting of an engine is a larger multiple."""
+LEAST_RATIO = Decimal("1e-6")
+"""Nor is one a smaller part, and what is far smaller is 0 as a float."""
 MOST_TFLOPS = 10**6
 """A thousand times what a GPU reaches."""
 
 
 def parse_ratio(text: str) -> Decimal:
-    """A part that may be more than the whole. Raises KvcalcError (usage) for what is not above 0, and above MOST_RATIO."""
-    return _parse_above_zero(text, MOST_RATIO)
+    """A part that may be more than the whole. Raises KvcalcError (usage) for what is not above 0, below LEAST_RATIO, and above MOST_RATIO."""
+    ratio = _parse_above_zero(text, MOST_RATIO)
+    if ratio < LEAST_RATIO:
+        raise KvcalcError(f"{shorten(text)} is below {LEAST_RATIO:f}, the least that is taken", code=ExitCode.USAGE)
+    return ratio
 
 
 def parse_tflops(text: str) -> Decimal:

@@ -514,13 +514,13 @@ def test_token_ids_are_taken_as_they_are() -> None:
 
 
 def test_another_model_or_salt_shares_nothing(tmp_path: Path) -> None:
-    """Twice 64 tokens for each of 3 makes: 48 come from the cache in each pair, none across them."""
+    """Twice 64 tokens for each of 4 makes: 48 come from the cache in each pair, none across them."""
     path, text = tmp_path / "f.jsonl", "what is shared by all of them, word by word. " * 6
-    made = [{"model": "a"}, {"model": "b"}, {"model": "b", "cache_salt": "x"}]
+    made = [{"model": "a"}, {"model": "b"}, {"model": "b", "cache_salt": "x"}, {"cache_salt": "a"}]
     path.write_text("\n".join(json.dumps({"prompt": text[:256], **each}) for each in made * 2))
     result = answered(str(path))
-    assert (result.unlimited.tokens, result.unlimited.hit_tokens, result.unlimited.prompts_hit) == (6 * 64, 3 * 48, 3)
-    assert "prompts are for 3 models, adapters or cache salts" in next(note.text for note in result.notes if note.code == "spaces")
+    assert (result.unlimited.tokens, result.unlimited.hit_tokens, result.unlimited.prompts_hit) == (8 * 64, 4 * 48, 4)
+    assert "prompts are for 4 models, adapters or cache salts" in next(note.text for note in result.notes if note.code == "spaces")
 
 
 def test_pictures_differ_by_what_they_show() -> None:

@@ -634,6 +634,7 @@ def test_routing_on_the_command_line(tmp_path: Path) -> None:
         ((*SMALL, "--engine", "ideal"), 3, "ideal is no server that hands out blocks"),
         ((*SMALL, "--engine", "llama.cpp"), 3, "replay on vllm, sglang or trtllm"),
         ((*SMALL, "--rate-scale", "0"), 2, "is not above 0 and up to 100"),
+        ((*SMALL, "--rate-scale", "1e-400"), 2, "1e-400 is below 0.000001"),
         ((*SMALL, "--kv-mem", "1MiB"), 1, "no room for any request"),
         ((*SMALL, "--kv-mem", "1GiB", "--reserve", "1GiB"), 2, "--reserve has nothing to say"),
         (("--synthetic", ""), 2, "prompt= is missing"),
@@ -645,7 +646,9 @@ def test_routing_on_the_command_line(tmp_path: Path) -> None:
         (("--synthetic", "prompt=geometric(0) output=geometric(200) rate=5/s"), 2, "less than one token"),
         (("--synthetic", "prompt=lognormal(512,99) output=geometric(200) rate=5/s"), 2, "spreads over more"),
         (("--synthetic", "prompt=constant(5) output=constant(5) rate=5"), 2, "write it like 5/s"),
-        (("--synthetic", "prompt=constant(5) output=constant(5) rate=0/s"), 2, "not above 0"),
+        (("--synthetic", "prompt=constant(5) output=constant(5) rate=0/s"), 2, "not at least 0.000001 and up to 1,000,000 a second"),
+        (("--synthetic", f"prompt=constant(5) output=constant(5) rate=0.{'0' * 400}1/s"), 2, "not at least 0.000001"),
+        (("--synthetic", "prompt=constant(5) output=constant(5) rate=1000001/s"), 2, "up to 1,000,000 a second"),
         (("--synthetic", "prompt=constant(5) output=constant(5) rate=5/s requests=0"), 2, "at least 1"),
         (("--synthetic", "prompt=constant(5) output=constant(5) rate=5/s seed=x"), 2, "seed=x is not a whole number"),
         (("--synthetic", "prompt=constant(5) prompt=constant(5) rate=5/s"), 2, "prompt is said twice"),
@@ -680,3 +683,9 @@ def test_what_is_drawn(drawn: str) -> None:
     assert min(row.prompt for row in rows) >= 1
     assert sum(row.prompt for row in rows) / 20000 == pytest.approx(MEANS[drawn], rel=0.03)
     assert rows[-1].arrival_s == pytest.approx(20000 / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("rate", ["0.000001", "1000000"])
+def test_the_least_and_the_highest_rate_are_drawn(rate: str) -> None:
+    rows = list(parse_synthetic(f"prompt=constant(5) output=constant(5) rate={rate}/s requests=2000").rows())
+    assert rows[-1].arrival_s * float(rate) == pytest.approx(2000, rel=0.1)

@@ -1,6 +1,9 @@
 """Traces as files: what is recognised, what is counted and left out, what is refused."""
 
 import gzip
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvcalc.errors import KvcalcError
 from kvcalc.replay.requests import Reading, Row
-from kvcalc.traces import open_trace
+from kvcalc.traces import open_trace, read_lengths
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
@@ -97,6 +100,8 @@ MALFORMED_OBJECTS = [
     ('{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0]}', "1 hash_ids, not one for each 512 of 600 tokens"),
     ('{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": ["a"]}', "hash_ids is no list of numbers"),
     ('{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [-1]}', "hash_ids is no list of numbers"),
+    ('{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [true]}', "hash_ids is no list of numbers"),
+    ('{"timestamp": 1%s, "input_length": 5, "output_length": 5, "hash_ids": [0]}' % ("0" * 350), "the time stamp is absurd"),
     ("[" * 100_000, "no JSON object"),
 ]
 
@@ -182,6 +187,25 @@ def test_any_lines_are_survived(tmp_path_factory: pytest.TempPathFactory, lines:
             assert "\n" not in error.message  # noqa: PT017 (what is refused may be either)
         else:
             assert all(row.prompt > 0 and row.output > 0 and row.arrival_s >= 0 for row in rows)
+
+
+@pytest.mark.parametrize("line", ["0" * 19 + "1" * 5000, "0", "x", "\u0663", "1" * 12])
+def test_a_line_that_is_no_length_is_told(tmp_path: Path, line: str) -> None:
+    (tmp_path / "t").write_text(f"7\n{line}\n")
+    with pytest.raises(KvcalcError, match=r"line 2 of .* is no length"):
+        read_lengths(str(tmp_path / "t"))
+
+
+@pytest.mark.parametrize(("content", "counts"), [(AZURE, ((3188, 1), (4818, 1))), (MOONCAKE, ((517, 1), (605, 1))), ("7\n8\n7\n", ((7, 2), (8, 1)))])
+def test_lengths_are_read_from_a_pipe(tmp_path: Path, content: str, counts: tuple[tuple[int, int], ...]) -> None:
+    """Under a name, as a shell's <(...), and as standard input: neither begins again."""
+    (tmp_path / "t").write_text(content)
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cp", str(tmp_path / "t"), str(tmp_path / "pipe")]):
+        assert read_lengths(str(tmp_path / "pipe")).counts == counts
+    code = "from kvcalc.traces import read_lengths; print(*read_lengths('-'), sep='; ')"
+    done = subprocess.run([sys.executable, "-c", code], input=content, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"{counts}; standard input\n"
 
 
 SAMPLES = [

@@ -84,7 +84,7 @@ def _of_object(record: Mapping[str, Any]) -> Iterator[Prompt]:
 
 def _space(record: Mapping[str, Any]) -> bytes:
     """A hash of what keeps prompts apart; empty where nothing does."""
-    named = [record[key] for key in ("model", "cache_salt") if isinstance(record.get(key), str)]
+    named = {key: record[key] for key in ("model", "cache_salt") if isinstance(record.get(key), str)}
     return sha256(_json(named).encode("utf-8", "surrogatepass")).digest()[:8] if named else b""
 
 

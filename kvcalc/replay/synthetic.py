@@ -17,6 +17,8 @@ MOST_TOKENS: Final = 10**8
 """A length beyond that of any model."""
 MOST_RATE: Final = Decimal(10**6)
 """Requests a second."""
+LEAST_RATE: Final = Decimal(1) / 10**6
+"""Requests a second: one in 11 days. A lower one may be 0 as a float."""
 MOST_REQUESTS: Final = 10**6
 """A longer trace is drawn for minutes, and tells no more."""
 PERIODS: Final = {"s": 1, "min": 60, "h": 3600}
@@ -146,8 +148,8 @@ def _rate(text: str) -> Decimal:
     if match is None or match[2] not in PERIODS:
         raise _error(f"rate={shorten(text)} is no rate", f"write it like 5/s; periods are {', '.join(PERIODS)}")
     rate = Decimal(match[1].replace("_", "")) / PERIODS[match[2]]
-    if not 0 < rate <= MOST_RATE:
-        raise _error(f"rate={shorten(text)} is not above 0 and up to {MOST_RATE:,} a second", "write it like 5/s")
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise _error(f"rate={shorten(text)} is not at least {LEAST_RATE:f} and up to {MOST_RATE:,} a second", "write it like 5/s")
     return rate
 
 
