@@ -209,7 +209,7 @@ def sweep_chart(result: Sweep) -> Chart | None:
         others = [f"{name.replace('_', '-')} {word}" for name, word in row.options.items() if name != along]
         lines.setdefault(", ".join(others) or row.model.name, {})[_numbered(row, along) or 0] = row
     if len(lines) > MOST_LINES:
-        hint = f"give fewer values: at most {MOST_LINES} combinations beside --{along}"
+        hint = f"give fewer values: at most {MOST_LINES} combinations beside --{along.replace('_', '-')}"
         raise KvcalcError(f"{len(lines):,} lines cannot be told apart in one picture", hint=hint)
     held = [row.totals.requests for row in rows if row.totals.requests]
     if not held:

@@ -142,8 +142,9 @@ class Deployed:
         once, own, of_mix = (0, need, None) if self.question.workload is None else (*self.split(context), self.mixed(context, usable))
         in_time = self.within(context)
         wanted = once + units_wanted(plan, own, batch)
-        whole = _whole(plan, max(0, usable - once), own)
-        capacity = Capacity((usable - once) / own, (usable - once) * context // own) if once else plan.capacity(blocks, context)
+        own_units = max(0, usable - once)
+        whole = _whole(plan, own_units, own)
+        capacity = Capacity(own_units / own, own_units * context // own) if once else plan.capacity(blocks, context)
         holds = wanted <= usable
         if of_mix is not None:
             whole, holds = of_mix.safe, batch <= of_mix.safe

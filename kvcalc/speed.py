@@ -58,7 +58,7 @@ def speed(asked: SpeedQuestion) -> Speed:
     served = None
     if asked.output:
         turnover = timed.turnover(asked.prompt, asked.output, requests)
-        served = _rate(turnover, replicas * options.pp * -(-requests // options.pp) * asked.output)
+        served = _rate(turnover, replicas * requests * asked.output)
     plan = question.engine.plan(question.spec, options)
     held, memory_notes = _memory_requests(question)
     return Speed(

@@ -557,7 +557,7 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(KvcalcError, match="No space left on device"):
-        pictures.save_as(target, [BAR], lambda: "")
+        pictures.save_as(target, [BAR], lambda: "", pictures.NOTHING_FITS)
     assert [path.name for path in tmp_path.iterdir()] == ["out.svg"]
     assert target.read_text() == "old"
 
@@ -570,8 +570,8 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ((*ASK, "--save", ""), 2, "does not end in"),
         ((*ASK, "--save", "no-such-folder/out.svg"), 4, "there is no folder no-such-folder"),
         ((*ASK, "--save", "{folder}"), 4, "is a folder"),
-        ((*ASK, "--plot", "--json"), 2, "leave out --json and --quiet"),
-        ((*ASK, "--plot", "--quiet"), 2, "leave out --json and --quiet"),
+        ((*ASK, "--plot", "--json"), 2, "leave out --json"),
+        ((*ASK, "--plot", "--quiet"), 2, "leave out --quiet"),
         (("fit", "--kv-mem", "20GiB", "--plot"), 2, "--plot goes with one model"),
         (("fit", "--kv-mem", "20GiB", "--save", "out.svg"), 2, "--save goes with one model"),
     ],
@@ -606,7 +606,7 @@ def test_a_setting_that_matplotlib_does_not_know_is_named(tmp_path: Path) -> Non
 def test_a_missing_matplotlib_is_told_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "find_spec", lambda _: None)
     with pytest.raises(KvcalcError, match="not installed") as refused:
-        pictures.check_pictures(plot=False, save=tmp_path / "out.svg", as_text=True)
+        pictures.check_pictures(plot=False, save=tmp_path / "out.svg", form=None)
     assert (refused.value.code, refused.value.hint) == (4, "pip install 'kvcalc[plot]'")
 
 

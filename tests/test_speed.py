@@ -317,6 +317,12 @@ def test_served_tokens_are_fewer_than_decoded_ones() -> None:
     assert found.served_tokens_s.likely < found.decode_tokens_s.likely
 
 
+def test_a_stage_without_requests_serves_none() -> None:
+    found = answer("llama-3-8b", pp=2, batch=1, output=1024)
+    assert found.served_tokens_s is not None
+    assert found.served_tokens_s.likely < found.decode_tokens_s.likely
+
+
 def test_levers_are_answers_to_other_questions() -> None:
     """What a lever promises is what kvcalc answers where it is pulled."""
     levers = {lever.options: lever for lever in answer("llama-3-8b").levers}

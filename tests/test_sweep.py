@@ -430,3 +430,9 @@ def test_a_bar_is_shown_on_a_terminal_alone_and_only_for_long(monkeypatch: pytes
     assert "/1000" in shown(-1.0, _Terminal())
     assert shown(60.0, _Terminal()) == ""
     assert shown(-1.0, io.StringIO()) == ""
+
+
+def test_what_is_held_but_served_too_late_lacks_nothing() -> None:
+    done = kvcalc("sweep", "-m", "llama-3-8b", "--gpu", "h100-sxm5-80gb", "-c", "1K,8K", "-b", "4", "--tpot", "1us")
+    assert (done.code, done.out.count("too late")) == (1, 2)
+    assert "-0.00" not in done.out

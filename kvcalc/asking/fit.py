@@ -60,7 +60,7 @@ class Lookup:
         """The size of the weights from the command line, else from the checkpoint; None leaves it to the tensors."""
         from kvcalc.budget import StatedWeights
 
-        if typed["kv_mem"] is not None:
+        if typed["kv_mem"] is not None and typed["ttft"] is None and typed["tpot"] is None:
             return None, ()
         if typed["weights_per_gpu"] is not None:
             return StatedWeights(typed["weights_per_gpu"], "gpu", "--weights-per-gpu"), ()

@@ -8,7 +8,7 @@ from kvcalc.asking.fit import asks_every_preset, check_scope, fit_question, fitt
 from kvcalc.cli.budget import BUDGET, SIZE
 from kvcalc.cli.machine import LATENCY, MACHINE
 from kvcalc.cli.options import COUNT, DEPLOYMENT, MODEL, Batch, Context, EngineName, Json, complete_model, one_form, with_options
-from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
+from kvcalc.cli.pictures import NOTHING_FITS, PICTURES, check_pictures, draw_in_terminal, save_as
 from kvcalc.cli.workload import WORKLOAD
 from kvcalc.errors import ExitCode
 
@@ -45,7 +45,7 @@ def fit(
     one_form(as_json=as_json, quiet=quiet)
     typed = call.params
     check_scope(typed)
-    check_pictures(typed["plot"], typed["save"], as_text=not (as_json or quiet))
+    check_pictures(typed["plot"], typed["save"], "--json" if as_json else "--quiet" if quiet else None)
     if asks_every_preset(typed):
         return _show_presets(fitted_presets(typed), as_json=as_json, quiet=quiet)
     asked = fit_question(typed)
@@ -67,7 +67,7 @@ def fit(
 
         render_fit(result, console_for_stdout())
     if typed["plot"]:
-        draw_in_terminal(chart)
+        draw_in_terminal(chart, NOTHING_FITS)
     return ExitCode.YES if result.fits else ExitCode.NO
 
 
@@ -80,7 +80,7 @@ def _save(path: "Path", result: "Fit", chart: "Chart | None") -> None:
 
         return fit_page(result, chart)
 
-    save_as(path, [drawing for drawing in (chart, memory_chart(result)) if drawing is not None], page)
+    save_as(path, [drawing for drawing in (chart, memory_chart(result)) if drawing is not None], page, NOTHING_FITS)
 
 
 def _show_presets(result: "Fits", *, as_json: bool, quiet: bool) -> ExitCode:

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kvcalc.cli.options import Group, parser
-from kvcalc.errors import ExitCode, KvcalcError
+from kvcalc.errors import ExitCode, KvcalcError, printable
+from kvcalc.files import path_named
 from kvcalc.units import shorten
 
 if TYPE_CHECKING:
     from kvcalc.results.plot import Drawing
 
 KINDS: Final = (".svg", ".png", ".html")
-NOTHING: Final = "nothing fits at any length: there is nothing to draw"
+NOTHING_FITS: Final = "nothing fits at any length: there is nothing to draw"
 
 
 def _target(text: str) -> Path:
     """A file that can be written, of a kind that its name tells. Raises KvcalcError (usage) for another name."""
-    path = Path(text)
+    path = path_named(text)
     if path.suffix.lower() not in KINDS:
         raise KvcalcError(f"{shorten(text)!r} does not end in {', '.join(KINDS[:-1])} or {KINDS[-1]}", code=ExitCode.USAGE)
     return path
@@ -40,10 +41,12 @@ PICTURES: Final[Group] = {
 }
 
 
-def check_pictures(plot: bool, save: Path | None, *, as_text: bool) -> None:
-    """Raises BadParameter for a plot beside an answer that is not for a reader, KvcalcError for a file that could not be written in the end."""
-    if plot and not as_text:
-        raise typer.BadParameter("--plot draws below the answer in words: leave out --json and --quiet")
+def check_pictures(plot: bool, save: Path | None, form: str | None) -> None:
+    """Raises BadParameter for a plot beside an answer that is not for a reader, which the option `form` asks for; KvcalcError for a file that could not be
+    written in the end.
+    """
+    if plot and form is not None:
+        raise typer.BadParameter(f"--plot draws below the answer in words: leave out {form}")
     if save is None:
         return
     folder = save.parent
@@ -55,20 +58,20 @@ def check_pictures(plot: bool, save: Path | None, *, as_text: bool) -> None:
         raise KvcalcError("pictures are drawn by matplotlib, which is not installed", hint="pip install 'kvcalc[plot]'", code=ExitCode.ENVIRONMENT)
 
 
-def draw_in_terminal(chart: "Drawing | None") -> None:
-    """Below the answer; or that there is nothing to draw."""
+def draw_in_terminal(chart: "Drawing | None", nothing: str) -> None:
+    """Below the answer; or why there is `nothing` to draw."""
     from kvcalc.render.plot import draw
     from kvcalc.render.style import console_for_stdout
 
     console = console_for_stdout()
     console.print()
     if chart is None:
-        console.print(f"{NOTHING}.", highlight=False)
+        console.print(f"{nothing}.", highlight=False)
     else:
         draw(chart, console)
 
 
-def save_as(path: Path, drawings: "Sequence[Drawing]", page: Callable[[], str]) -> None:
+def save_as(path: Path, drawings: "Sequence[Drawing]", page: Callable[[], str], nothing: str) -> None:
     """All into one file: a picture, or the `page`. It is written before the answer is, which nobody may read to its end.
 
     Raises KvcalcError (environment) where the file cannot be written.
@@ -81,10 +84,10 @@ def save_as(path: Path, drawings: "Sequence[Drawing]", page: Callable[[], str]) 
 
         content = picture(drawings, "svg" if kind == ".svg" else "png")
     else:
-        print(f"{NOTHING}: {path} is not written", file=sys.stderr)
+        print(f"{nothing}: {printable(str(path))} is not written", file=sys.stderr)
         return
     _write(path.resolve(), content)
-    print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)
+    print(f"wrote {printable(str(path))} ({len(content):,} bytes)", file=sys.stderr)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,7 +1,7 @@
 """`kvcalc speed`."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,6 +15,9 @@ from kvcalc.units import MAX_TOKENS
 if TYPE_CHECKING:
     from kvcalc.results.plot import Chart
     from kvcalc.results.speed import Speed
+
+
+NO_ROOFLINE: Final = "what the GPU computes in a second is not known: there is nothing to draw"
 
 
 @with_options(MODEL, BUDGET, DEPLOYMENT, MACHINE, PICTURES)
@@ -33,7 +36,7 @@ def speed(
     what doubles with the context or the batch.
     """
     plot, save = call.params["plot"], call.params["save"]
-    check_pictures(plot, save, as_text=not as_json)
+    check_pictures(plot, save, "--json" if as_json else None)
     result = timed(call.params)
     chart = None
     if plot or save is not None:
@@ -41,7 +44,7 @@ def speed(
 
         chart = speed_chart(result)
     if save is not None:
-        save_as(save, [] if chart is None else [chart], partial(_page, result, chart))
+        save_as(save, [] if chart is None else [chart], partial(_page, result, chart), NO_ROOFLINE)
     if as_json:
         print(result.to_json())
     else:
@@ -50,7 +53,7 @@ def speed(
 
         render_speed(result, console_for_stdout())
         if plot:
-            draw_in_terminal(chart)
+            draw_in_terminal(chart, NO_ROOFLINE)
 
 
 def _page(result: "Speed", chart: "Chart | None") -> str:

@@ -16,7 +16,7 @@ from kvcalc.asking.fit import Lookup, asking_of
 from kvcalc.cli.fit import fit
 from kvcalc.cli.lists import NONE, RULE, Element, Lists
 from kvcalc.cli.options import Json, with_options
-from kvcalc.cli.pictures import PICTURES, check_pictures, draw_in_terminal, save_as
+from kvcalc.cli.pictures import NOTHING_FITS, PICTURES, check_pictures, draw_in_terminal, save_as
 from kvcalc.errors import ExitCode, KvcalcError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def sweep(
     if len(forms) > 1:
         raise typer.BadParameter(f"{' and '.join(forms)} are forms of one answer: give one of them")
     plot, save = call.params["plot"], call.params["save"]
-    check_pictures(plot, save, as_text=not forms)
+    check_pictures(plot, save, forms[0] if forms else None)
     if save is not None and forms:
         raise typer.BadParameter(f"--save writes the picture of a table: leave out {forms[0]}")
     every_engine = (call.params["engine"] or "").strip().lower() == "all"
@@ -82,7 +82,7 @@ def sweep(
         result = Sweep(rows=found, notes=said.notes())
         chart = _chart(result) if plot or save is not None else None
         if save is not None:
-            save_as(save, [] if chart is None else [chart], partial(_page, result, chart))
+            save_as(save, [] if chart is None else [chart], partial(_page, result, chart), NOTHING_FITS)
         from kvcalc.render.style import console_for_stdout
         from kvcalc.render.sweep import markdown, render_sweep
 
@@ -91,7 +91,7 @@ def sweep(
         else:
             render_sweep(result, console_for_stdout())
             if plot:
-                draw_in_terminal(chart)
+                draw_in_terminal(chart, NOTHING_FITS)
     return ExitCode.YES if said.fits else ExitCode.NO
 
 

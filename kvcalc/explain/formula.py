@@ -135,7 +135,8 @@ def layers_topic(subject: Subject) -> Iterator[Part]:
         formulas = (_use_formula(use),) if use.planes and use.rows else ()
         yield Part(Paragraph(text=_kind_text(subject, use), formulas=formulas))
     if subject.counts.nothing:
-        yield Part(Paragraph(text=f"{counted(subject.counts.nothing, 'layer')} keep nothing: they have neither attention nor a state."))
+        keep = "keeps" if subject.counts.nothing == 1 else "keep"
+        yield Part(Paragraph(text=f"{counted(subject.counts.nothing, 'layer')} with neither attention nor a state {keep} nothing."))
 
 
 def _use_formula(use: LayerUse) -> Formula:
@@ -153,13 +154,13 @@ def _kind_text(subject: Subject, use: LayerUse) -> str:
         case "sliding":
             what = "one latent each for" if cache is not None and cache.kernel == "mla" else "K and V of"
             state = (
-                f"at {counted(context, 'token')} it is not full yet"
+                f"at {counted(context, 'token')} it still holds all of them"
                 if context <= size
                 else f"of {counted(context, 'token')} the first {context - size:,} are no longer needed"
             )
             return f"{layers} {what} the last {size:,} tokens (sliding window). What leaves the window is never looked at again and can be dropped: {state}."
         case "chunked":
-            state = "the first chunk is not over yet" if context <= size else f"a request of {counted(context, 'token')} never holds more"
+            state = "the first chunk is not over yet" if context < size else f"a request of {counted(context, 'token')} never holds more"
             return f"{layers} K and V of one chunk of {size:,} tokens: a token sees only those before it in its own chunk, and {state}."
         case "latent":
             rope = "; a rotary key beside it is shared by them too" if any(plane.plane.role == "rope" for plane in use.planes) else ""

@@ -31,9 +31,11 @@ def axis_name(axis: Axis) -> str:
 
 
 def ends(chart: Chart, along: Literal["x", "y"]) -> Ends:
-    """Those of all points and marks; outwards to a round figure but along x, whose own ends mean something."""
+    """Those of all points, bands and marks; outwards to a round figure but along x, whose own ends mean something."""
     axis, at = (chart.x, 0) if along == "x" else (chart.y, 1)
     values = [point[at] for series in chart.series for point in series.points] + [mark.value for mark in chart.marks if mark.axis == along]
+    if along == "y":
+        values += [end for series in chart.series for band in series.band for end in band if end > 0 or axis.scale == "linear"]
     low, high = min(values), max(values)
     if along == "y":
         low, high = _rounded(axis, low, high)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, notes, with_version
 from kvcalc.results.compare import ComparedEstimate, ComparedFit, Comparison
 from kvcalc.results.fit import Difference
@@ -36,9 +37,9 @@ def _names(rows: Sequence[ComparedFit | ComparedEstimate]) -> list[str]:
     """What tells the rows apart: the model, the engine, or both."""
     models, engines = {row.model.name for row in rows}, {(row.engine, row.engine_version) for row in rows}
     if len(engines) == 1:
-        return [row.model.name for row in rows]
+        return [printable(row.model.name) for row in rows]
     under = [with_version(row.engine, row.engine_version) for row in rows]
-    return under if len(models) == 1 else [f"{row.model.name}, {name}" for row, name in zip(rows, under, strict=True)]
+    return under if len(models) == 1 else [f"{printable(row.model.name)}, {name}" for row, name in zip(rows, under, strict=True)]
 
 
 def _layers(row: ComparedFit | ComparedEstimate) -> str:

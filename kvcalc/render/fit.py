@@ -7,7 +7,7 @@ from rich.console import Console
 from kvcalc.errors import printable
 from kvcalc.render.plot import draw_bar
 from kvcalc.render.style import Grid, in_unit, milliseconds, notes, with_version
-from kvcalc.results.fit import Division, Fit, Fits, LatencyInfo
+from kvcalc.results.fit import Division, Figures, Fit, Fits, LatencyInfo
 from kvcalc.results.plot import memory_chart
 from kvcalc.units import binary_unit, format_bytes
 
@@ -50,13 +50,26 @@ def render_fit(result: Fit, console: Console) -> None:
     notes(console, result.notes)
 
 
+def fits_cell(row: Figures) -> str:
+    """Yes, what one GPU lacks in GiB, or that it holds them all and serves them too late."""
+    if row.fits:
+        return "yes"
+    mark = "~" if "kv_bytes" in row.memory_range else ""
+    return f"{mark}-{in_unit(row.lacking_bytes, 'GiB')}" if row.lacking_bytes else "too late"
+
+
+def divides(result: Fit) -> bool:
+    """Whether tokens by the plain formula mean anything: not where slots share one cache, or time binds."""
+    return result.capacity.slots is None and result.limited_by not in IN_TIME
+
+
 def _print_division(result: Fit, division: Division, console: Console) -> None:
-    """Tokens by the plain formula, which mean nothing where slots share one cache or time binds, and where one request differs from it."""
-    if result.capacity.slots is None and result.limited_by not in IN_TIME:
+    """Tokens by the plain formula, and where one request differs from it."""
+    if divides(result):
         console.print()
         console.print(division_line(result, division), highlight=False)
     if division.differences:
-        if result.capacity.slots is not None or result.limited_by in IN_TIME:
+        if not divides(result):
             console.print()
         differences_grid(division).print(console)
 
@@ -252,9 +265,8 @@ def render_fits(result: Fits, console: Console) -> None:
     table = Grid(left=["name"], right=["fits", "weights", "KV", "requests", "longest"])
     for row in result.rows:
         weights = "" if row.memory.weights_bytes is None else in_unit(row.memory.weights_bytes, "GiB")
-        mark = "~" if "kv_bytes" in row.memory_range else ""
-        fits = "yes" if row.fits else f"{mark}-{in_unit(row.lacking_bytes, 'GiB')}"
-        table.add(printable(row.model.name), fits, weights, mark + in_unit(row.memory.kv_bytes, "GiB"), f"{row.held:,}", f"{row.capacity.max_context:,}")
+        kv = ("~" if "kv_bytes" in row.memory_range else "") + in_unit(row.memory.kv_bytes, "GiB")
+        table.add(printable(row.model.name), fits_cell(row), weights, kv, f"{row.held:,}", f"{row.capacity.max_context:,}")
     table.print(console)
     console.print()
     fitting = sum(row.fits for row in result.rows)

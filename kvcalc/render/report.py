@@ -4,6 +4,7 @@ from kvcalc.render import speed as timed
 from kvcalc.render.fit import (
     changes_grid,
     differences_grid,
+    divides,
     division_line,
     latency_grid,
     latency_line,
@@ -40,9 +41,9 @@ def fit_page(result: Fit, chart: Chart | None) -> str:
         blocks += [heading("Times"), table(latency_grid(result.latency)), paragraph(latency_line(result, result.latency))]
     if chart is not None:
         blocks += [figure(chart, "capacity"), figures_of(chart)]
-    if result.division is not None and result.memory.kv_bytes:
+    if result.division is not None and result.memory.kv_bytes and (divides(result) or result.division.differences):
         blocks += [heading("Beside the plain formula")]
-        blocks += [paragraph(division_line(result, result.division))] if result.capacity.slots is None else []
+        blocks += [paragraph(division_line(result, result.division))] if divides(result) else []
         blocks += [table(differences_grid(result.division))] if result.division.differences else []
     if result.commands and result.memory.kv_bytes:
         blocks += [heading("To serve it so"), *(command(text) for text in result.commands.values())]

@@ -44,7 +44,7 @@ class Grid:
 
 
 def in_unit(size: int, unit: str) -> str:
-    """The figure of a size in a unit, without its name; more decimals where two show nothing."""
+    """The figure of a size in a unit, without its name; "< 0.01" where two decimals show nothing."""
     if unit == "B":
         return f"{size:,}"
     if 0 < size * 200 < BINARY_UNITS[unit]:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from kvcalc.errors import printable
 from kvcalc.layers import Note
+from kvcalc.render.fit import fits_cell
 from kvcalc.render.style import Grid, in_unit, notes, with_version
 from kvcalc.results.sweep import Refused, Row, Sweep, SweptFit
 from kvcalc.units import binary_unit, format_bytes
@@ -131,18 +132,22 @@ def _label(row: Row, key: str) -> str:
 
 
 def _are_numbers(rows: Sequence[Row], key: str) -> bool:
-    return all(_label(row, key).isdigit() or _label(row, key) in ("", "none") for row in rows)
+    return all(_is_number(_label(row, key)) or _label(row, key) in ("", "none") for row in rows)
 
 
 def _number(label: str) -> str:
-    return f"{int(label):,}" if label.isdigit() else label
+    return f"{int(label):,}" if _is_number(label) else label
+
+
+def _is_number(label: str) -> bool:
+    return label.isascii() and label.isdecimal()
 
 
 def _figures(row: SweptFit, unit: str) -> dict[str, str]:
     """Estimated figures bear a ~; where a batch does not fit stands what one GPU lacks, in GiB."""
     mark = "~" if "kv_bytes" in row.memory_range else ""
     return {
-        "fits": "yes" if row.fits else f"{mark}-{in_unit(row.lacking_bytes, 'GiB')}",
+        "fits": fits_cell(row),
         "KV GiB": mark + in_unit(row.memory.kv_bytes, "GiB"),
         f"{unit}/request": in_unit(row.capacity.request_bytes, unit),
         "requests": f"{mark}{row.totals.requests:,}",
