@@ -132,9 +132,9 @@ def with_field(name: str, value: str) -> str:
     ids=lambda each: str(each)[:40] if isinstance(each, str) else None,
 )
 def test_a_config_is_refused(tmp_path: Path, text: str | bytes, said: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert said in refused(lambda: of_config(tmp_path, text))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ layers: [{repeat: 2, of: [full]}]
 def test_a_spec_is_refused(tmp_path: Path, text: str | bytes, said: str) -> None:
     path = tmp_path / "s.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    began = time.monotonic()
+    began = time.process_time()
     assert said in refused(lambda: answered(path))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_numbers_that_are_none_do_not_reach_the_weights(tmp_path: Path) -> None:
@@ -226,10 +226,12 @@ def test_numbers_that_are_none_do_not_reach_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_model_without_any_cache_needs_none_or_is_refused(tmp_path: Path, engine: str) -> None:
+def test_only_vllm_refuses_a_model_without_any_cache(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(SPEC.replace("[{kind: attention, kv_heads: 2, head_dim: 16}]", "[]") + "max_context: 8\nmodel_type: llama\n")
-    with suppress(KvcalcError):
+    if engine == "vllm":
+        assert "keeps no KV cache" in refused(lambda: answered(path, engine))
+    else:
         assert answered(path, engine)["total_bytes"] == 0
 
 
@@ -367,10 +369,10 @@ def test_a_ratio_is_a_number(text: str) -> None:
 
 
 def test_a_long_name_of_a_gpu_is_refused_at_once() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for text in ("9" * 100_000, "9gi" * 50_000, "rtx " * 50_000, "x" * (LONGEST_NAME + 1)):
         assert "is not in the catalogue" in refused(lambda text=text: find_gpu(text))  # type: ignore[misc]  # of this turn
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_requests_are_drawn_within_reason() -> None:

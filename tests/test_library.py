@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -243,7 +242,6 @@ def test_it_is_the_function_whatever_was_imported_before() -> None:
     for before in ("", "import kvcalc; kvcalc.estimate; ", "from kvcalc import estimate, fit, KvcalcError; "):
         done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
         assert (done.stdout, done.stderr) == ("fit 1\n", "")
-    assert threading.current_thread() is threading.main_thread()
 
 
 def test_import_loads_nothing_and_lists_what_there_is() -> None:
