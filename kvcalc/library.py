@@ -13,7 +13,7 @@ from operator import index
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypedDict, Unpack, get_type_hints
 
-from kvcalc.asking.budget import HIGHEST_LORA_RANK, MOST_LORAS
+from kvcalc.asking.budget import HIGHEST_LORA_RANK, LORA_RANK, MOST_LORAS
 from kvcalc.asking.compare import compared
 from kvcalc.asking.deployment import wrong
 from kvcalc.asking.estimate import estimated
@@ -203,7 +203,7 @@ class BudgetOptions(TypedDict, total=False):
     gpus: Annotated[Count | None, _COUNT]
     expert_parallel: Annotated[bool | None, _OFF]
     max_loras: Annotated[Whole | None, _Taken(_whole(_between(0, MOST_LORAS)), 0)]
-    max_lora_rank: Annotated[Whole | None, _Taken(_whole(_between(1, HIGHEST_LORA_RANK)), 16)]
+    max_lora_rank: Annotated[Whole | None, _Taken(_whole(_between(1, HIGHEST_LORA_RANK)), LORA_RANK)]
     language_model_only: Annotated[bool | None, _OFF]
 
 

@@ -66,7 +66,7 @@ def test_the_recipe_for_an_architecture_names_what_there_is() -> None:
 
 
 def test_headings_and_screens_stand_apart() -> None:
-    """A blank line behind each heading and before each fence, and every fence is closed: without, a page shows them as one paragraph."""
+    """A blank line around each heading and before each fence, and every fence is closed: without, a page shows them as one paragraph."""
     lines, fenced = README.splitlines(), False
     for number, line in enumerate(lines):
         if line.startswith("```"):
@@ -74,6 +74,7 @@ def test_headings_and_screens_stand_apart() -> None:
             fenced = not fenced
         elif line.startswith("#") and not fenced:
             assert not lines[number + 1], line
+            assert number == 0 or not lines[number - 1], line
         elif line.startswith("$ kvcalc"):
             assert fenced, line
     assert not fenced

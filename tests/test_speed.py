@@ -317,6 +317,11 @@ def test_served_tokens_are_fewer_than_decoded_ones() -> None:
     assert found.served_tokens_s.likely < found.decode_tokens_s.likely
 
 
+def test_experts_that_replicas_share_are_not_timed() -> None:
+    with pytest.raises(KvcalcError, match="replicas share"):
+        answer("mixtral-8x7b", dp=2, expert_parallel=True)
+
+
 def test_a_stage_without_requests_serves_none() -> None:
     found = answer("llama-3-8b", pp=2, batch=1, output=1024)
     assert found.served_tokens_s is not None

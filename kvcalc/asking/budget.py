@@ -18,10 +18,25 @@ MOST_LORAS: Final = 1000
 """More adapters than a server is started with: a larger number is a slip."""
 HIGHEST_LORA_RANK: Final = 4096
 """The width of a model of 7 B parameters: a rank so high is no low rank."""
+LORA_RANK: Final = 16
+"""vLLM's own, where none is stated: vllm/config/lora.py, max_lora_rank."""
+KV_STATED: Final = "--kv-mem states what is left for the cache"
+OF_A_BUDGET: Final = ("utilization", "mem_fraction_static", "quantization", "reserve", "expert_parallel", "max_loras", "language_model_only")
+"""Options that say nothing of a cache alone."""
+
+
+def check_budget(typed: Typed) -> None:
+    """Raises KvcalcError (usage) for what is stated of a budget where there is none."""
+    given = [name for name in OF_A_BUDGET if typed[name]]
+    if given:
+        flag = "ep" if given[0] == "expert_parallel" else given[0].replace("_", "-")
+        raise wrong(f"--{flag} is about the memory of a GPU: give --gpu, --gpu-mem or --kv-mem")
 
 
 def budgeted_options(typed: Typed, device: "Device | None", engine: str) -> "Options":
     """The deployment, with what only a budget is about, on all GPUs that there are."""
+    if typed["max_lora_rank"] != LORA_RANK and not typed["max_loras"]:
+        raise wrong("--max-lora-rank goes with --max-loras N")
     return options_of({**typed, "tp": shared_heads(typed)}, device, engine)._replace(
         expert_parallel=typed["expert_parallel"],
         towers=not typed["language_model_only"],

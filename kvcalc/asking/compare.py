@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kvcalc.asking.budget import budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, quantization_named, question_of, shared_heads
+from kvcalc.asking.budget import (
+    KV_STATED,
+    budgeted_options,
+    check_budget,
+    checkpoint_of,
+    deployed_gpus,
+    gpu_and_device,
+    quantization_named,
+    question_of,
+    shared_heads,
+)
 from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, Source, Typed, check_owned, check_together, found_model, wrong
 
 if TYPE_CHECKING:
@@ -22,9 +32,15 @@ def compared(names: Sequence[Source], typed: Typed) -> "Comparison":
         raise wrong("one model under one engine has nothing to be compared with: name another, or --engine all")
     check_owned(typed, tuple(rules.name for rules in engines))
     kv_mem, named = typed["kv_mem"], quantization_named(typed["quantization"])
-    of_a_gpu = {"--utilization": typed["utilization"], "--quantization": typed["quantization"], "--reserve": typed["reserve"] or None}
-    check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
+    of_a_gpu = {
+        "--utilization": typed["utilization"] or typed["mem_fraction_static"],
+        "--quantization": typed["quantization"],
+        "--reserve": typed["reserve"] or None,
+    }
+    check_together(KV_STATED, kv_mem, of_a_gpu)
     has_budget = kv_mem is not None or typed["gpu_mem"] is not None or typed["gpu"] is not None
+    if not has_budget:
+        check_budget(typed)
     info, device = gpu_and_device(typed, deployed_gpus(typed, shared_heads(typed))) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
     models = [found_model(name) for name in names]
     own = [found.spec.facts.max_context for found in models]

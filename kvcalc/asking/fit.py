@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvcalc.asking.budget import budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, question_of, shared_heads, utilization_of
+from kvcalc.asking.budget import KV_STATED, budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, question_of, shared_heads, utilization_of
 from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, Typed, check_owned, check_together, context_typed, length_for, model_typed, wrong
 from kvcalc.asking.machine import latency_asked
 from kvcalc.errors import KvcalcError
@@ -116,7 +116,7 @@ def asking_of(typed: Typed, lookup: Lookup) -> Asking:
         "--quantization": typed["quantization"],
         "--reserve": typed["reserve"] or None,
     }
-    check_together("--kv-mem states what is left for the cache", typed["kv_mem"], of_a_gpu)
+    check_together(KV_STATED, typed["kv_mem"], of_a_gpu)
     check_together(
         "--weights-per-gpu states what is loaded", typed["weights_per_gpu"], {"--weights": typed["weights"], "--quantization": typed["quantization"]}
     )

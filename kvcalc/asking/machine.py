@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
-from kvcalc.asking.budget import budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, question_of, shared_heads
-from kvcalc.asking.deployment import Typed, find_gpu_named, find_model, wrong
+from kvcalc.asking.budget import KV_STATED, budgeted_options, checkpoint_of, deployed_gpus, gpu_and_device, question_of, shared_heads, utilization_of
+from kvcalc.asking.deployment import Typed, check_together, find_gpu_named, find_model, wrong
 from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
@@ -45,8 +45,17 @@ def _stated(machine: "Machine", typed: Typed) -> "Machine":
     return machine
 
 
+def check_no_rates(typed: Typed) -> None:
+    """Raises KvcalcError (usage) for what is stated of a GPU where none is named."""
+    given = [name for name in RATES if typed[name] is not None]
+    if given:
+        raise wrong(f"--{given[0]} is about a GPU: name it with --gpu")
+
+
 def timed_question(typed: Typed, rules: "Engine", batch: int) -> "tuple[Question, Machine]":
     """What is asked of a model whose steps are timed, and how fast its GPUs are."""
+    of_a_gpu = {"--utilization": utilization_of(typed, rules.name), "--reserve": typed["reserve"] or None}
+    check_together(KV_STATED, typed["kv_mem"], of_a_gpu)
     tp = shared_heads(typed)
     info, device, machine = machine_asked(typed, deployed_gpus(typed, tp))
     memory = None if info.memory_bytes is None else info.memory_bytes * tp * typed["pp"]

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kvcalc.asking.budget import (
+    KV_STATED,
     budgeted_options,
+    check_budget,
     checkpoint_of,
     deployed_gpus,
     gpu_and_device,
@@ -14,7 +16,7 @@ from kvcalc.asking.budget import (
     utilization_of,
 )
 from kvcalc.asking.deployment import Typed, check_owned, check_together, find_model, wrong
-from kvcalc.asking.machine import RATES, machine_asked
+from kvcalc.asking.machine import RATES, check_no_rates, machine_asked
 from kvcalc.errors import KvcalcError
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ def cached_on(typed: Typed, defaults: Mapping[str, object]) -> "Deployed":
 def _machine(typed: Typed) -> "Machine | None":
     """How fast the GPU is, where one is named: cards of a name that differ in it are not told apart for that alone."""
     if typed["gpu"] is None:
+        check_no_rates(typed)
         return None
     try:
         return machine_asked(typed, deployed_gpus(typed, shared_heads(typed)))[2]
@@ -65,9 +68,11 @@ def _question(typed: Typed, rules: "Engine", *, timed: bool) -> "Question":
 
     kv_mem, named = typed["kv_mem"], quantization_named(typed["quantization"])
     of_a_gpu = {"--utilization": utilization_of(typed, rules.name), "--quantization": typed["quantization"], "--reserve": typed["reserve"] or None}
-    check_together("--kv-mem states what is left for the cache", kv_mem, of_a_gpu)
+    check_together(KV_STATED, kv_mem, of_a_gpu)
     weighs = kv_mem is None and (typed["gpu_mem"] is not None or typed["gpu"] is not None)
     has_budget = weighs or kv_mem is not None
+    if not has_budget:
+        check_budget(typed)
     info, device = gpu_and_device(typed, deployed_gpus(typed, shared_heads(typed))) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
     found, length = find_model(typed, typed["context"], rules.name, None)
     checkpoint = checkpoint_of(found, named=named is not None) if weighs else (None, ())

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kvcalc.asking.budget import utilization_of
-from kvcalc.asking.deployment import Typed, check_owned, check_together
+from kvcalc.asking.deployment import Typed, check_owned
 from kvcalc.asking.machine import timed_question
 
 if TYPE_CHECKING:
@@ -17,7 +16,5 @@ def replayed_on(typed: Typed) -> "ReplayQuestion":
 
     rules = find_engine(typed["engine"])
     check_owned(typed, (rules.name,))
-    of_a_gpu = {"--utilization": utilization_of(typed, rules.name), "--reserve": typed["reserve"] or None}
-    check_together("--kv-mem states what is left for the cache", typed["kv_mem"], of_a_gpu)
     question, machine = timed_question(typed, rules, 1)
     return ReplayQuestion(question, machine, rate_scale=float(typed["rate_scale"]))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kvcalc.asking.budget import budgeted_options, checkpoint_of, deployed_gpus, question_of, shared_heads
+from kvcalc.asking.budget import KV_STATED, budgeted_options, checkpoint_of, deployed_gpus, question_of, shared_heads
 from kvcalc.asking.deployment import Typed, check_owned, check_together, find_gpu_named, length_for
 from kvcalc.errors import KvcalcError
 
@@ -24,7 +24,7 @@ def predicted(given: Typed, stated: Typed, defaults: Mapping[str, object], serve
     if given["utilization"] is not None or given["mem_fraction_static"] is not None:
         for other in ("utilization", "mem_fraction_static", "kv_mem"):  # other words for the same
             free.pop(other, None)
-    check_together("--kv-mem states what is left for the cache", given["kv_mem"], {"--utilization": given["utilization"]})
+    check_together(KV_STATED, given["kv_mem"], {"--utilization": given["utilization"]})
     typed = {**given, **free}
     rules = find_engine(given["engine"] or stated.get("engine") or "vllm")
     check_owned(given, (rules.name,))

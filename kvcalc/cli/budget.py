@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kvcalc.asking.budget import HIGHEST_LORA_RANK, MOST_LORAS
+from kvcalc.asking.budget import HIGHEST_LORA_RANK, LORA_RANK, MOST_LORAS
 from kvcalc.cli.options import COUNT, PART, Group, parser
 from kvcalc.units import parse_bytes
 
@@ -48,6 +48,9 @@ BUDGET: Final[Group] = {
     "gpus": (Annotated[int | None, typer.Option("--gpus", **COUNT, help="GPUs in all; given alone, they share the heads.")], None),
     "expert_parallel": (Annotated[bool, typer.Option("--ep", "--enable-expert-parallel", help="Experts are dealt out whole to the GPUs.")], False),
     "max_loras": (Annotated[int, typer.Option("--max-loras", min=0, max=MOST_LORAS, metavar="N", help="LoRA adapters kept on the GPU.")], 0),
-    "max_lora_rank": (Annotated[int, typer.Option("--max-lora-rank", min=1, max=HIGHEST_LORA_RANK, metavar="N", help="The highest rank among them.")], 16),
+    "max_lora_rank": (
+        Annotated[int, typer.Option("--max-lora-rank", min=1, max=HIGHEST_LORA_RANK, metavar="N", help="The highest rank among them.")],
+        LORA_RANK,
+    ),
     "language_model_only": (Annotated[bool, typer.Option("--language-model-only", help="As vLLM's own switch: no vision or audio towers.")], False),
 }

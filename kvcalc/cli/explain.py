@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, check_owned, model_typed, options_of
-from kvcalc.asking.machine import machine_asked
+from kvcalc.asking.machine import check_no_rates, machine_asked
 from kvcalc.cli.machine import MACHINE
 from kvcalc.cli.options import COUNT, DEPLOYMENT, MODEL, Batch, EngineName, Json, with_options
 
@@ -61,9 +61,7 @@ def explain(
     if typed["gpu"] is not None:
         info, device, machine = machine_asked({**typed, "gpu_mem": None, "kv_mem": None}, 1)
     else:
-        given = [name for name in MACHINE if typed[name] is not None]
-        if given:
-            raise typer.BadParameter(f"--{given[0]} is about a GPU: name it with --gpu")
+        check_no_rates(typed)
     found = model_typed({**typed, "model": ANY_MODEL} if assumed else typed)
     own = found.spec.facts.max_context
     length = (CONTEXT_WITHOUT_MODEL if own is None else min(CONTEXT_WITHOUT_MODEL, own)) if context is None else context

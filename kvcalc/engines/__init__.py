@@ -44,7 +44,9 @@ def find_engine(text: str) -> Engine:
             from kvcalc.engines.ollama import OLLAMA
 
             return OLLAMA
-        case _:
+        case "ideal":
             from kvcalc.engines.ideal import IDEAL
 
             return IDEAL
+        case _:
+            raise AssertionError(name)

@@ -246,6 +246,8 @@ def _check(spec: WeighedModel, kv_dtype: KvDtype, options: Options) -> None:
             raise KvcalcError("how many tokens its indexer picks, or by how many heads, is not in its config", hint="add index_topk and index_n_heads to it")
     if options.dp_attention:
         raise KvcalcError("attention that is split by requests is not timed", hint="leave out --enable-dp-attention")
+    if options.expert_parallel and options.dp > 1:  # tokens travel to the replica that holds their experts, which takes a time of its own
+        raise KvcalcError("experts that replicas share are not timed", hint="leave out --ep, or --dp")
     if options.gpu_layers is not None:
         raise KvcalcError("layers on the CPU are not timed", hint="leave out --n-gpu-layers")
 
