@@ -152,6 +152,24 @@ def test_a_conversation_that_lands_elsewhere_is_computed_again() -> None:
         assert fleet.warm == 1
 
 
+def test_conversations_stay_warm_while_nothing_runs() -> None:
+    """Each step takes a second, and each request one step. One replica has the first conversation from 1 to 10, then its second turn runs, and from 11 on it has
+    it again, until another ends at 21. Of two, the first has it for 9 seconds, until the turn that goes on arrives at the other, which has it from 11 to 21.
+    """
+    turns = [Request(0.0, 8, 1, (1, 2), (4, 8), 2, 5), Request(10.0, 13, 1, (1, 2, 3), (4, 8, 12), 3, 5), Request(20.0, 8, 1, (8, 9), (4, 8), 9, 6)]
+    never = Request(30.0, 5000, 1, (1, 2, 3, 4), (4, 8, 12, 5000), 4, 5)
+    for replicas in (1, 2):
+        fleet = Fleet(shape(10), Metronome(), replicas, "round-robin")
+        for turn in (*turns, never):
+            fleet.send(turn)
+        fleet.drain()
+        tally = fleet.tally
+        running, waiting, used, warm = (sum(column) for column in zip(*tally.course.bins, strict=True))
+        assert (tally.end_s, fleet.warm) == (21.0, 2)
+        assert warm == 9 + 9 + 1
+        assert (running, waiting, used) == (tally.running_s, tally.waiting_s, tally.unit_s) == (3, 0, 2 + 4 + 2)
+
+
 def test_memory_reserved_ahead_by_hand() -> None:
     """A request of 4 + 5, alone, with 12 tokens reserved: over its 5 steps it has 4, 5, 6, 7, 8 of 12 rows in use, and will have 8."""
     tally = run(shape(10, limit=12), [Request(0.0, 4, 5)], reserve=lambda _: 12)
@@ -499,6 +517,15 @@ def test_reserving_ahead_wastes_most_of_the_cache() -> None:
     at_once = {row.name: row.at_once for row in result.memory}
     assert at_once["maximum"] == result.pool.blocks // 128
     assert at_once["paged"] > 3.5 * at_once["maximum"]
+
+
+def test_idle_conversations_are_a_mean_over_all_of_the_time() -> None:
+    """Two turns of one session: it is in the cache for the 100 s between them."""
+    rows = [Row(0.0, 100, 20, session="a"), Row(100.0, 200, 20, session="a")]
+    found = replay(asked(), rows, Reading("t", "kvcalc", "sessions"))
+    assert found.prefix is not None
+    assert found.prefix.warm_mean == pytest.approx(100 / found.outcome.seconds, rel=0.02)
+    assert sum(each.warm for each in found.course[:50]) == pytest.approx(50, rel=0.02)
 
 
 def test_a_change_is_another_replay() -> None:

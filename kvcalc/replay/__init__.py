@@ -221,7 +221,7 @@ def _prefix_use(prefixes: Prefixes, fleet: Fleet, reading: Reading) -> PrefixUse
         unlimited_tokens=found["known_tokens"],
         hit_tokens=fleet.tally.cached_tokens,
         counted=prefixes.complete,
-        warm_mean=_over(sum(each[3] for each in bins), fleet.tally.busy_s / fleet.replicas),
+        warm_mean=_over(sum(each[3] for each in bins), fleet.tally.end_s),
         warm_end=fleet.warm,
     )
 
@@ -242,7 +242,7 @@ def _next_power(tokens: int) -> int:
 
 def _policies(here: _Deployment, replicas: int, sample: list[Request]) -> Iterator[Policy]:
     """Contiguous memory for the maximum, for an answer rounded up to a power of two, for exactly what is needed, as vLLM's paper (SOSP 2023, section 6.1) has
-    Orca reserve it; against blocks, none of them shared.
+    Orca reserve it; against blocks, none of them shared. What is reserved is rounded up to whole blocks, and the rows for that count as `never`.
     """
     limit = here.shape.limit
     ways: tuple[tuple[Way, Reserve | None], ...] = (

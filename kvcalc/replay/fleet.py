@@ -58,8 +58,10 @@ class Fleet:
                 server.advance(request.arrival_s)
             cached = [server.cached(request) for server in self._servers]
             chosen = self._chosen(request, cached)
-            for server in self._servers:
-                server.goes_on(request)
+            if self._servers[chosen].takes(request):
+                for server in self._servers:
+                    server.rest(request.arrival_s)  # until now its conversation ended there
+                    server.goes_on(request)
             if max(cached) > cached[chosen] and request.prompt < self.shape.limit:
                 self._count(request, cached[chosen], max(cached))
         self._servers[chosen].submit(request)
@@ -95,6 +97,8 @@ class Fleet:
         """No more requests arrive: all end."""
         for server in self._servers:
             server.advance(inf)
+        for server in self._servers:
+            server.rest(self.tally.end_s)
 
     @property
     def warm(self) -> int:

@@ -118,15 +118,24 @@ class Replica:
     def submit(self, request: Request) -> None:
         """A request arrives, not before any other. One that no empty server could run is counted and left out; an answer stops at the limit."""
         tally, limit = self.tally, self.shape.limit
-        if request.prompt >= limit or (self._reserve is not None and self.shape.stairs.need(self._reserve(request)) > self.shape.units):
+        if not self.takes(request):
             tally.never += 1
             tally.longest_never = max(tally.longest_never, request.prompt + request.output)
             return
         output = min(request.output, limit - request.prompt)
         tally.cut += output < request.output
-        if not self.running and not self.waiting:
-            self.now = max(self.now, request.arrival_s)
+        self.rest(request.arrival_s)
         self.waiting.append(Held(request, request.prompt, output))
+
+    def takes(self, request: Request) -> bool:
+        """Whether an empty server could run it."""
+        return request.prompt < self.shape.limit and (self._reserve is None or self.shape.stairs.need(self._reserve(request)) <= self.shape.units)
+
+    def rest(self, until: float) -> None:
+        """Without requests time passes until then, in which conversations stay in the cache."""
+        if not self.running and not self.waiting and self.now < until:
+            self.tally.course.add(self.now, until, (0, 0, 0, self.pool.warm))
+            self.now = until
 
     def advance(self, until: float) -> None:
         """Takes every step that begins before then."""

@@ -120,8 +120,9 @@ class RoutingLoss(Frozen):
 
 class Policy(Frozen):
     """Memory given to requests in one way, on the first requests of the trace, while they run. Parts of what is held, over time: `used` by tokens in the cache;
-    `later`: reserved for tokens to come; `never`: reserved for none; `last_block`: empty rows of last blocks; None where layers keep unlike
-    numbers of rows. `held_blocks`: what one request holds on average, `at_once`: how many the memory then holds. `held` is the part of the memory that is held.
+    `later`: reserved for tokens to come; `never`: reserved for none, rows by which a reservation is rounded up to whole blocks among them; `last_block`: empty
+    rows of last blocks of what is paged; None where layers keep unlike numbers of rows. `held_blocks`: what one request holds on average, `at_once`: how many
+    the memory then holds. `held` is the part of the memory that is held.
     """
 
     name: Way
