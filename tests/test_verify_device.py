@@ -21,7 +21,7 @@ from kvcalc.families import read_config
 from kvcalc.verify import device as verify
 from kvcalc.verify.allocator import block_bytes, blocks_bytes, charged, most_charged
 from kvcalc.verify.device import Case, Expected, Measure, expect, judge, model_cases, small_cases, verify_device
-from kvcalc.verify.forms import FromModel, Moment, Reading, Report, Request, Storage
+from kvcalc.verify.forms import ALLOCATED, PEAK, REQUESTED, RESERVED, FromModel, Moment, Reading, Report, Request
 from kvcalc.verify.shrink import shrink
 from kvcalc.verify.worker import measure
 
@@ -49,14 +49,10 @@ def report(*readings: Reading, **fields: Any) -> Report:
 
 def reading(moment: Moment, *sizes: int, housekeeping: int = 0, requested: int | None = None, allocated: int | None = None) -> Reading:
     """Storages of so many bytes, `housekeeping` of 8 bytes each beside them, and what CUDA's allocator counts, where it does."""
-
-    def stored(size: int) -> Storage:
-        return Storage(size_bytes=size, shape=(size // 2,), dtype="bfloat16")
-
-    counters = {} if requested is None or allocated is None else {verify.REQUESTED: requested, verify.ALLOCATED: allocated}
+    counters = {} if requested is None or allocated is None else {REQUESTED: requested, ALLOCATED: allocated}
     before = dict.fromkeys(counters, 1000)
-    after = {name: 1000 + grown for name, grown in counters.items()} | ({"allocated_bytes.all.peak": 9, "reserved_bytes.all.current": 9} if counters else {})
-    return Reading(moment=moment, storages=tuple(map(stored, sizes)), housekeeping=(stored(8),) * housekeeping, elsewhere=0, before=before, after=after)
+    after = {name: 1000 + grown for name, grown in counters.items()} | ({PEAK: 9, RESERVED: 9} if counters else {})
+    return Reading(moment=moment, storages=sizes, housekeeping=(8,) * housekeeping, elsewhere=0, before=before, after=after)
 
 
 # Bytes asked for, one after another, and those charged without expandable segments, by torch's rules: blocks of 512; up to 1 MiB always split; from
@@ -348,7 +344,7 @@ def test_a_cache_with_a_row_too_many_does_not_agree(monkeypatch: pytest.MonkeyPa
         return update(self, keys, values, *args, **kwargs)
 
     monkeypatch.setattr(layer, "update", twice)
-    found = verify_device("cpu", [case(config=False)._replace(static=False)], max_bytes=None, progress=quiet, measure=measure)
+    found = verify_device("cpu", [case(config=False)], max_bytes=None, progress=quiet, measure=measure)
     assert not found.ok
     wrong = [check for check in found.checks if not check.ok]
     assert [(check.name, check.difference) for check in wrong] == [("llama: cache, decode", 2 * 2 * 8 * 128 * 2)]

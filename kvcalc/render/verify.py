@@ -30,12 +30,10 @@ def _table(result: Verified, console: Console) -> None:
         console.print(f"{printable(check.name)}: {printable(check.explanation)}", highlight=False, markup=False)
 
 
-def _shown(value: float | str | None) -> str:
+def _shown(value: float | None) -> str:
     match value:
         case None:
             return "-"
-        case str():
-            return printable(value)
         case int():
             return f"{value:,}"
         case _:

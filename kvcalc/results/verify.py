@@ -10,8 +10,8 @@ class Check(Frozen):
     """
 
     name: str
-    predicted: int | float | str | None
-    measured: int | float | str | None
+    predicted: int | float | None
+    measured: int | float | None
     difference: int | float | None
     unit: str
     ok: bool

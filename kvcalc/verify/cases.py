@@ -18,7 +18,6 @@ class SmallModel(NamedTuple):
     config: Mapping[str, Any]
     encoder_tokens: int | None = None
     prefill: int = SMALL_PREFILL
-    static: bool = True
 
 
 def _gqa(query_heads: int, kv_heads: int, head_dim: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ from kvcalc.results.verify import Check, Verified
 from kvcalc.units import BINARY_UNITS, format_bytes, shorten
 from kvcalc.verify.allocator import blocks_bytes, charged, most_charged
 from kvcalc.verify.cases import SMALL_MODELS, SMALL_PREFILL, SmallModel
-from kvcalc.verify.forms import DTYPES, Bare, ByUpdate, Filled, FromModel, Moment, Reading, Report, Request, Tensors
+from kvcalc.verify.forms import ALLOCATED, DTYPES, PEAK, REQUESTED, RESERVED, Bare, ByUpdate, Filled, FromModel, Moment, Reading, Report, Request, Tensors
 from kvcalc.verify.shrink import shrink
 
 BATCH: Final = 2
@@ -35,14 +35,10 @@ TIMEOUT_SECONDS: Final = 600
 NEEDED: Final = {"torch": (2, 11), "transformers": (5, 17)}
 """The oldest releases whose caches are as predicted: those that `kvcalc[verify]` asks for."""
 
-REQUESTED: Final = "requested_bytes.all.current"
-ALLOCATED: Final = "allocated_bytes.all.current"
-"""Counters of torch.cuda.memory_stats; the second is what torch.cuda.memory_allocated returns."""
-
 
 class Case(NamedTuple):
-    """A model, and how it is run: from `config` as a whole small model of transformers, or (None) its caches alone. `prefill` tokens, then DECODED more;
-    `static`: in a static cache too. `derived`: the config was made small by rule, so that a failure to build the model says nothing of the prediction.
+    """A model, and how it is run: from `config` as a whole small model of transformers, or (None) its caches alone. `prefill` tokens, then DECODED more.
+    `derived`: the config was made small by rule, so that a failure to build the model says nothing of the prediction.
     """
 
     name: str
@@ -50,7 +46,6 @@ class Case(NamedTuple):
     config: Mapping[str, Any] | None
     prefill: int
     encoder_tokens: int | None = None
-    static: bool = True
     derived: bool = False
 
 
@@ -142,7 +137,7 @@ def expect(case: Case, device: str, max_bytes: int | None) -> tuple[Expected, ..
     tokens = case.prefill + DECODED
     sizes: dict[Moment, int] = {"prefill": _prefilled(plan, case.prefill), "decode": plan.total_bytes(tokens, BATCH)}
     static_tokens = case.prefill + STATIC_EXTRA
-    if case.static and (static := _static_plan(case.spec, options)) is not None:
+    if (static := _static_plan(case.spec, options)) is not None:
         sizes["static"] = static.total_bytes(static_tokens, BATCH)
     alone = Bare(tensors=tuple(_tensors(plan.uses(tokens))))
     bare = Request(
@@ -243,7 +238,7 @@ def _environment(request: Request) -> dict[str, str]:
 
 
 def _small_case(model: SmallModel) -> Case:
-    return Case(model.name, read_config(model.config), model.config, model.prefill, model.encoder_tokens, model.static)
+    return Case(model.name, read_config(model.config), model.config, model.prefill, model.encoder_tokens)
 
 
 def _static_plan(spec: ModelSpec, options: Options) -> TransformersPlan | None:
@@ -304,7 +299,7 @@ def _exact(name: str, predicted: int, measured: int | None, explanation: str) ->
 
 def _counted(name: str, expected: Expected, reading: Reading) -> Iterator[Check]:
     """What the CUDA allocator counts for the same storages."""
-    beside = sum(each.size_bytes for each in reading.housekeeping)
+    beside = sum(reading.housekeeping)
     why = f"bytes that torch was asked for: the cache, and {beside:,} of counters and window sizes" if beside else "bytes that torch was asked for"
     yield _exact(f"{name}, requested", expected.sizes[reading.moment] + beside, reading.grown(REQUESTED), why)
     allocated = reading.grown(ALLOCATED)
@@ -334,6 +329,6 @@ def _summary(agreed: Mapping[str, bool], report: Report | None) -> Iterator[Note
     if report.transformers != TRANSFORMERS.version:
         yield Note(code="version", text=f"predictions are of transformers {TRANSFORMERS.version}: other releases cache some models otherwise")
     if report.readings and (after := report.readings[-1].after):
-        peak, reserved = after["allocated_bytes.all.peak"], after["reserved_bytes.all.current"]
+        peak, reserved = after[PEAK], after[RESERVED]
         text = f"the last case peaked at {format_bytes(peak)} and reserved {format_bytes(reserved)}, weights and step included: neither is predicted"
         yield Note(code="peak", text=text)

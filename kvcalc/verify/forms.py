@@ -8,6 +8,13 @@ from kvcalc.layers import Frozen, Size
 
 DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Packings of one element under torch's names."""
+REQUESTED: Final = "requested_bytes.all.current"
+ALLOCATED: Final = "allocated_bytes.all.current"
+"""What torch.cuda.memory_allocated returns."""
+RESERVED: Final = "reserved_bytes.all.current"
+PEAK: Final = "allocated_bytes.all.peak"
+COUNTERS: Final = (REQUESTED, ALLOCATED, RESERVED, PEAK)
+"""What is read of torch.cuda.memory_stats."""
 
 
 class Filled(Frozen):
@@ -69,22 +76,14 @@ class Request(Frozen):
 Moment = Literal["prefill", "decode", "static", "tensors"]
 
 
-class Storage(Frozen):
-    """What one tensor, or several that are views of it, has allocated; shape and torch's dtype are of the first one that was met."""
-
-    size_bytes: int
-    shape: tuple[int, ...]
-    dtype: str
-
-
 class Reading(Frozen):
-    """The caches at one moment: storages on the device, of K, V and states (`storages`) and of counters and window sizes beside them (`housekeeping`);
-    bytes of K, V and states on other devices (`elsewhere`). `before` and `after`: torch.cuda.memory_stats, before there was a cache and now (none of a CPU).
+    """The caches at one moment: bytes of each storage on the device, of K, V and states (`storages`) and of counters and window sizes beside them
+    (`housekeeping`); bytes of K, V and states on other devices (`elsewhere`). `before` and `after`: COUNTERS, before there was a cache and now (none of a CPU).
     """
 
     moment: Moment
-    storages: tuple[Storage, ...]
-    housekeeping: tuple[Storage, ...]
+    storages: tuple[int, ...]
+    housekeeping: tuple[int, ...]
     elsewhere: int
     before: dict[str, int] = Field(default_factory=dict)
     after: dict[str, int] = Field(default_factory=dict)
@@ -92,12 +91,12 @@ class Reading(Frozen):
     @property
     def cache_bytes(self) -> int:
         """K, V and states, wherever they are."""
-        return sum(each.size_bytes for each in self.storages) + self.elsewhere
+        return sum(self.storages) + self.elsewhere
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of all storages on the device."""
-        return tuple(each.size_bytes for each in (*self.storages, *self.housekeeping))
+        return (*self.storages, *self.housekeeping)
 
     def grown(self, counter: str) -> int:
         """What a counter of the allocator grew by. Raises KeyError for one that was not read."""
@@ -112,8 +111,6 @@ class Report(Frozen):
     torch: str
     transformers: str
     device_name: str
-    cuda: str | None = None
-    allocator: str = ""
     readings: tuple[Reading, ...] = ()
     left: int | None = None
     refused: str | None = None

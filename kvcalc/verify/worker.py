@@ -14,19 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from kvcalc.errors import ExitCode, printable
 from kvcalc.units import BINARY_UNITS, format_bytes
-from kvcalc.verify.forms import DTYPES, Bare, ByUpdate, Filled, FromModel, Moment, Reading, Report, Request, Storage
+from kvcalc.verify.forms import COUNTERS, DTYPES, REQUESTED, Bare, ByUpdate, Filled, FromModel, Moment, Reading, Report, Request
 
-COUNTERS: Final = (
-    "requested_bytes.all.current",
-    "allocated_bytes.all.current",
-    "active_bytes.all.current",
-    "reserved_bytes.all.current",
-    "inactive_split_bytes.all.current",
-    "allocated_bytes.all.peak",
-    "num_alloc_retries",
-    "num_ooms",
-)
-"""What is read of torch.cuda.memory_stats."""
 CACHE_NAMES: Final = ("cache", "past_key_values", "cache_params")
 """What models call their cache: transformers 5.24 and later, before, and those of Mamba before."""
 WORKSPACE: Final = 128 * BINARY_UNITS["MiB"]
@@ -54,8 +43,6 @@ def measure(request: Request) -> Report:
         torch=torch.__version__,
         transformers=import_module("transformers").__version__,
         device_name=meter.name,
-        cuda=torch.version.cuda if meter.cuda else None,
-        allocator=os.environ.get("PYTORCH_ALLOC_CONF", ""),
     )
     meter.limit(request)
     try:
@@ -104,7 +91,7 @@ class _Meter:
             before = self._counters()
             play(partial(self._read, readings, before))
         after = self._counters()
-        return tuple(readings), after[COUNTERS[0]] - before[COUNTERS[0]] if self.cuda else None
+        return tuple(readings), after[REQUESTED] - before[REQUESTED] if self.cuda else None
 
     def _counters(self) -> dict[str, int]:
         gc.collect()
@@ -121,8 +108,8 @@ class _Meter:
         here = [tensor for tensor in found.values() if tensor.device.type == self.device.type]
         reading = Reading(
             moment=moment,
-            storages=tuple(_storage(tensor) for tensor in here if tensor.dtype.is_floating_point),
-            housekeeping=tuple(_storage(tensor) for tensor in here if not tensor.dtype.is_floating_point),
+            storages=tuple(tensor.untyped_storage().nbytes() for tensor in here if tensor.dtype.is_floating_point),
+            housekeeping=tuple(tensor.untyped_storage().nbytes() for tensor in here if not tensor.dtype.is_floating_point),
             elsewhere=sum(
                 tensor.untyped_storage().nbytes() for tensor in found.values() if tensor.device.type != self.device.type and tensor.dtype.is_floating_point
             ),
@@ -130,10 +117,6 @@ class _Meter:
             after=after,
         )
         readings.append(reading)
-
-
-def _storage(tensor: Any) -> Storage:  # noqa: ANN401 (torch's own)
-    return Storage(size_bytes=tensor.untyped_storage().nbytes(), shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
 
 
 def _tensors(torch: Any, held: object, seen: set[int]) -> Iterator[Any]:  # noqa: ANN401 (torch's own)
