@@ -147,16 +147,14 @@ class PromptFile:
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
-        if self._path is None:
-            with standard_input() as piped:
-                yield piped
-            return
-        with opened(self._path, self.name, pipes=True) as file:
+        """The file, or what is piped in; unpacked where it is gzipped."""
+        path = self._path
+        with standard_input() if path is None else opened(path, self.name, pipes=True) as file:
             try:
                 packed = file.peek(2)[:2] == GZIP
             except OSError as error:
                 raise KvcalcError(f"{self.name[:200]} cannot be read: {error.strerror}") from None
-            counted = file if self._progress is None else cast("IO[bytes]", _Counted(file, self._path.stat().st_size, self._progress))
+            counted = file if path is None or self._progress is None else cast("IO[bytes]", _Counted(file, path.stat().st_size, self._progress))
             yield cast("IO[bytes]", gzip.GzipFile(fileobj=counted)) if packed else counted
 
     def _check(self, path: Path) -> None:

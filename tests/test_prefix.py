@@ -693,6 +693,14 @@ def test_a_pipe_is_read_once(dated: str) -> None:
     assert json.loads(few.stdout)["breaks"] == json.loads(kvcalc("prefix", dated, "--json").out)["breaks"]
 
 
+def test_a_packed_pipe_is_unpacked(dated: str) -> None:
+    """As a file of the same bytes is, and as `kvcalc replay -` does."""
+    words, packed = [sys.executable, "-m", "kvcalc", "prefix", "-", "--json"], gzip.compress(Path(dated).read_bytes())
+    result = json.loads(subprocess.run(words, input=packed, capture_output=True, check=True, timeout=60).stdout)
+    assert (result["reading"]["source"], result["reading"]["prompts"]) == ("standard input", 200)
+    assert result["unlimited"] == kvcalc("prefix", dated, "--json").json["unlimited"]
+
+
 def test_a_pipe_under_another_name_is_not_read_twice(dated: str, tmp_path: Path) -> None:
     """As a shell's <(...): the second reading would wait for ever."""
     pipe, copied = tmp_path / "pipe", tmp_path / "copied"
