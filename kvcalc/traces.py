@@ -17,7 +17,7 @@ from typing import IO, Any, Final, Literal, NamedTuple
 
 from kvcalc.errors import ExitCode, KvcalcError, printable, without_halves
 from kvcalc.files import STDIN, opened, path_named, standard_input
-from kvcalc.replay.requests import ID_TOKENS, Kind, Reading, Row
+from kvcalc.replay.requests import ID_TOKENS, MOST_TOKENS, Kind, Reading, Row
 from kvcalc.units import exact_int, format_bytes, shorten
 from kvcalc.workload import Lengths
 
@@ -27,8 +27,6 @@ MOST_SKIPPED_BYTES: Final = 1 << 28
 """Of one line that is too long: what does not end then has no lines."""
 MOST_UNREADABLE: Final = 100_000
 """Lines before the first request: a file, or a pipe without end, of which none of so many tells one is no trace."""
-MOST_TOKENS: Final = 10**8
-"""A length beyond that of any model is a damaged line."""
 MOST_SECONDS: Final = 10**10
 WINDOW: Final = 4096
 """Lines among which requests are put in the order of their arrival."""

@@ -153,8 +153,8 @@ def test_a_conversation_that_lands_elsewhere_is_computed_again() -> None:
 
 
 def test_conversations_stay_warm_while_nothing_runs() -> None:
-    """Each step takes a second, and each request one step. One replica has the first conversation from 1 to 10, then its second turn runs, and from 11 on it has
-    it again, until another ends at 21. Of two, the first has it for 9 seconds, until the turn that goes on arrives at the other, which has it from 11 to 21.
+    """Each step takes a second, and each request one step. One replica has the first conversation from 1 to 10, then its second turn runs, and from 11 on it
+    has it again, until another ends at 21. Of two, the first has it for 9 seconds, until the turn that goes on comes to the other, which has it from 11 to 21.
     """
     turns = [Request(0.0, 8, 1, (1, 2), (4, 8), 2, 5), Request(10.0, 13, 1, (1, 2, 3), (4, 8, 12), 3, 5), Request(20.0, 8, 1, (8, 9), (4, 8), 9, 6)]
     never = Request(30.0, 5000, 1, (1, 2, 3, 4), (4, 8, 12, 5000), 4, 5)
@@ -407,6 +407,18 @@ def test_stairs_of_plain_and_of_other_layers() -> None:
     found = stairs(window, 16, 1000)
     assert not found.regular
     assert [found.need(tokens) for tokens in range(1, 1001)] == [window(tokens) for tokens in range(1, 1001)]
+
+
+def test_each_step_of_unlike_layers_is_asked_for_once() -> None:
+    """A need takes time: that of every length of a long context is most of a short replay."""
+    asked_for: list[int] = []
+
+    def need(tokens: int) -> int:
+        asked_for.append(tokens)
+        return tokens + min(tokens, 128)
+
+    assert stairs(need, 1, 10_000).sums[-1] == 10_128
+    assert len(asked_for) < 10_000 * 1.1
 
 
 @settings(max_examples=100, deadline=None)

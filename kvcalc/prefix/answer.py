@@ -13,14 +13,13 @@ from kvcalc.estimate import model_info
 from kvcalc.latency import clock
 from kvcalc.layers import Note
 from kvcalc.machine import Machine
+from kvcalc.prefix.blocks import SYMBOL_BYTES
 from kvcalc.prefix.prompt import Prompt
 from kvcalc.prefix.sharing import SAMPLE, SAMPLE_CHARS, Encode, Held, Prefill, Rules, Shared, shared
 from kvcalc.results.prefix import Prefix, Reading
 from kvcalc.results.shared import ModelInfo
 from kvcalc.units import format_bytes
 
-BYTES_A_TOKEN: Final = 4
-"""Of English text: https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them (four characters, read 2026-11-29)."""
 MOST_SPACES: Final = 10_000
 """Of models and salts that are counted."""
 
@@ -154,7 +153,7 @@ def _space_notes(number: int) -> Iterator[Note]:
 
 def _notes(found: Shared, read: Reading, tokens_by: str) -> Iterator[Note]:
     if tokens_by == "bytes":
-        text = f"a token is counted as {BYTES_A_TOKEN} bytes of text, so that figures with ~ are estimates: --tokenizer counts tokens"
+        text = f"a token is counted as {SYMBOL_BYTES} bytes of text, so that figures with ~ are estimates: --tokenizer counts tokens"
         yield Note(code="bytes", text=text)
     if any("chat" in kind for kind in read.kinds):
         text = "messages are joined plainly, tools first, not by the model's chat template, which may add a date or drop earlier reasoning; a picture is a mark"

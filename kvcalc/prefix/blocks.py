@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Final
 
 SYMBOL_BYTES: Final = 4
-"""What a token takes in `symbols`: an id in 32 bits."""
+"""What a token takes in `symbols`: an id in 32 bits, and as many bytes of English text:
+https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them (four characters, read 2026-11-29)."""
 DIGEST_BYTES: Final = 8
 """What is kept of a block that is longer than that."""
 RUN_WEIGHT: Final = 64

@@ -213,11 +213,8 @@ def _seconds(seconds: float) -> str:
 
 
 @contextmanager
-def progress(total: int | None) -> Iterator[Callable[[int], None] | None]:
-    """What is told how far a trace is, and draws it on a terminal's stderr; None elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def progress(total: int) -> Iterator[Callable[[int], None]]:
+    """What is told how far a trace is, and draws it on stderr, which is a terminal."""
     from rich.progress import Progress
 
     with Progress(console=Console(file=sys.stderr), transient=True) as bar:

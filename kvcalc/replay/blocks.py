@@ -23,7 +23,6 @@ class Pool:
     def __init__(self, total: int) -> None:
         self.total = total
         self.free = total
-        self.forgotten = 0
         self.warm = 0
         self.parts: dict[int, Part] = {}
         self._queue: OrderedDict[int, int] = OrderedDict({-1: total})
@@ -53,9 +52,7 @@ class Pool:
             units -= there
 
     def _forget(self, key: int) -> None:
-        part = self.parts.pop(key)
-        self.forgotten += part.units
-        self.warm -= part.tail
+        self.warm -= self.parts.pop(key).tail
 
     def give(self, units: int) -> None:
         """Takes back units in which no prefix is known."""

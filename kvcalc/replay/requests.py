@@ -6,6 +6,8 @@ from typing import Final, Literal, NamedTuple
 
 ID_TOKENS: Final = 512
 """Tokens that one of a Mooncake trace's `hash_ids` stands for; the last stands for what is left (FAST25-release/traces of kvcache-ai/Mooncake)."""
+MOST_TOKENS: Final = 10**8
+"""A length beyond that of any model: none is drawn, and a line that has one is damaged."""
 MOST_CONVERSATIONS: Final = 1 << 20
 """Conversations that are remembered, those that spoke last, so that memory is bounded."""
 MOST_MAPPED: Final = 1 << 31

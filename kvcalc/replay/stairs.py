@@ -43,10 +43,10 @@ def stairs(need: Callable[[int], int], block: int, limit: int) -> Stairs:
     plain = Stairs(block, unit, need(1) - unit)
     if unit and all(plain.need(tokens) == need(tokens) for tokens in _probes(block, limit)):
         return plain
-    starts: list[int] = []
-    _collect(need, (1, need(1)), (limit, need(limit)), starts)
-    starts = [1, *starts]
-    return Stairs(block, 0, 0, tuple(starts), tuple(need(tokens) for tokens in starts))
+    steps = [(1, need(1))]
+    _collect(need, steps[0], (limit, need(limit)), steps)
+    starts, sums = zip(*steps, strict=True)
+    return Stairs(block, 0, 0, starts, sums)
 
 
 def _probes(block: int, limit: int) -> set[int]:
@@ -59,15 +59,15 @@ def _probes(block: int, limit: int) -> set[int]:
     return {tokens for tokens in found if 1 <= tokens <= limit}
 
 
-def _collect(need: Callable[[int], int], low: tuple[int, int], high: tuple[int, int], starts: list[int]) -> None:
-    """Adds each length in (low, high] at which `need` is more than just below."""
+def _collect(need: Callable[[int], int], low: tuple[int, int], high: tuple[int, int], steps: list[tuple[int, int]]) -> None:
+    """Adds each length in (low, high] at which `need` is more than just below, and what it is there."""
     (first, least), (last, most) = low, high
     if least == most:
         return
     if last - first == 1:
-        starts.append(last)
+        steps.append(high)
         return
     middle = (first + last) // 2
     between = (middle, need(middle))
-    _collect(need, low, between, starts)
-    _collect(need, between, high, starts)
+    _collect(need, low, between, steps)
+    _collect(need, between, high, steps)

@@ -8,13 +8,11 @@ from random import Random
 from typing import Final, NamedTuple
 
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.replay.requests import Row
+from kvcalc.replay.requests import MOST_TOKENS, Row
 from kvcalc.units import parse_count, shorten
 
 REQUESTS: Final = 1000
 """How many are drawn where nothing is said."""
-MOST_TOKENS: Final = 10**8
-"""A length beyond that of any model."""
 MOST_RATE: Final = Decimal(10**6)
 """Requests a second."""
 LEAST_RATE: Final = Decimal(1) / 10**6
@@ -38,16 +36,11 @@ class Synthetic(NamedTuple):
     def rows(self) -> Iterator[Row]:
         """Arrivals as of a Poisson process; lengths are rounded, and at least 1."""
         random = Random(self.seed)  # noqa: S311 (nothing secret is drawn)
-        now, mean_s = 0.0, 1 / _float(self.rate_per_s)
+        now, mean_s = 0.0, 1 / float(self.rate_per_s)
         for number in range(self.requests):
             if number:
                 now -= mean_s * log1p(-random.random())
             yield Row(now, _length(self.prompt(random)), _length(self.output(random)))
-
-
-def _float(number: Decimal) -> float:
-    top, bottom = number.as_integer_ratio()
-    return top / bottom
 
 
 def _length(drawn: float) -> int:
@@ -140,7 +133,7 @@ def _draw(name: str, text: str) -> Draw:
         raise _error(f"{name}={shorten(text)} spreads over more than any trace does", "sigma is that of the logarithm: 1.0 is wide")
     if match[1] != "normal" and match[1] != "uniform" and numbers[0] < 1:
         raise _error(f"{name}={shorten(text)} is less than one token", "name at least 1")
-    return made(*(_float(number) for number in numbers))
+    return made(*(float(number) for number in numbers))
 
 
 def _rate(text: str) -> Decimal:
