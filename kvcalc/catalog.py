@@ -30,8 +30,9 @@ MAX_FILE_BYTES: Final = 8 << 20
 MAX_INDEX_BYTES: Final = 64 << 20
 """An index has a line of about 100 bytes for each tensor: those of the largest mixtures of experts take some 15 MB."""
 
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-_HUB_GGUF: Final = re.compile(rf"(?P<repo>{_HUB_ID.pattern}):(?P<file>(?!/)[\w. +/-]{{1,200}}\.gguf)", re.ASCII)
+HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+"""A repository on the Hub, as a whole: owner/name."""
+_HUB_GGUF: Final = re.compile(rf"(?P<repo>{HUB_ID.pattern}):(?P<file>(?!/)[\w. +/-]{{1,200}}\.gguf)", re.ASCII)
 _SPEC_SUFFIXES: Final = (".yaml", ".yml")
 
 
@@ -79,7 +80,7 @@ def load_model(text: str, revision: str | None = None, as_model_type: str | None
             "a URL does not name a model", hint="a model on the Hub is written owner/name, and HF_ENDPOINT names another Hub", code=ExitCode.USAGE
         )
     on_hub = _HUB_GGUF.fullmatch(text)
-    if revision is not None and on_hub is None and _HUB_ID.fullmatch(text) is None:
+    if revision is not None and on_hub is None and HUB_ID.fullmatch(text) is None:
         raise KvcalcError(f"--revision goes with a Hub id, not with {text[:60]!r}", code=ExitCode.USAGE)
     preset = find_preset(text)
     if as_model_type is not None and (preset is not None or text.endswith((*_SPEC_SUFFIXES, ".gguf"))):
@@ -92,7 +93,7 @@ def load_model(text: str, revision: str | None = None, as_model_type: str | None
         return found._replace(name=without_halves(found.name), source=without_halves(found.source), served_as=without_halves(found.served_as))
     if on_hub is not None:
         return _gguf_from_hub(on_hub["repo"], on_hub["file"], revision)
-    if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
+    if HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
         return _from_hub(text, revision, as_model_type)
     if text.startswith((".", "/", "~")) or text.endswith((".gguf", ".json", *_SPEC_SUFFIXES)):
         raise KvcalcError(f"no file or folder {text[:200]!r}", hint="a GGUF file on the Hub is written owner/name:file.gguf" if text.endswith(".gguf") else "")
@@ -195,8 +196,7 @@ def _from_path(path: Path, as_model_type: str | None) -> Model:
             raise KvcalcError(f"folder {str(path)!r} has no config.json", hint=hint)
         return _from_config(config, path.resolve().name, as_model_type)
     if path.suffix in _SPEC_SUFFIXES:
-        spec = _read_spec(path)
-        return Model(spec.name, str(path), spec.spec(), spec.hub[0] if spec.hub else spec.name, weight_fields=spec.config)
+        return model_of(_read_spec(path))._replace(source=str(path))
     if path.suffix == ".gguf" or _begins_as_gguf(path):
         if as_model_type is not None:
             raise KvcalcError(f"--as goes with a config.json, not with {str(path)[:60]!r}", code=ExitCode.USAGE)

@@ -126,6 +126,7 @@ def _machine(gpu: Gpu, name: str, bandwidth_bytes_s: int | None) -> Machine:
 
 
 SLOW_FP16: Final = "6.1"
+"""Pascal but for the P100: fp16 at 1/64 of fp32's rate, which llama.cpp does not use (FAST_FP16_AVAILABLE, ggml/src/ggml-cuda/common.cuh 00108827d)."""
 UNIFIED: Final = ("edge", "apu", "apple")
 """Kinds whose memory is that of the CPU too."""
 

@@ -18,11 +18,13 @@ from kvcalc.catalog import load_model
 from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.options import DEPLOYMENT, MODEL
 from kvcalc.engines import find_engine
+from kvcalc.engines.vllm.versions import modelled_engine
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.packing import KvDtype
 from kvcalc.results.fit import GpuInfo
 from kvcalc.results.verify import Check, Verified
 from kvcalc.verify import web
+from kvcalc.verify.log_config import parsed
 from kvcalc.verify.server import LlamaCppFacts, ServerFacts, SglangFacts, VllmFacts, find_served, options_from, read_server, verify_server
 from tests.loopback import listening
 
@@ -256,6 +258,27 @@ def test_vllm_agrees_with_a_public_server(vllm: Server) -> None:
     }
     assert "2 running, 1 waiting" in by_name(verified)["in use"].explanation
     assert {request[:2] for request in vllm.asked} == {("GET", "/metrics"), ("GET", "/v1/models"), ("GET", "/version")}
+
+
+@pytest.mark.parametrize(
+    ("release", "engine"),
+    [
+        ("0.11.2", "vllm@0.11"),
+        ("v0.11", "vllm@0.11"),
+        ("0.28.1rc2.dev3+g1a2b3c4", "vllm@0.28"),
+        ("0.11rc1", "vllm@0.11"),
+        ("0.34.0", None),
+        ("0.0111", None),
+        ("0.1.dev17", None),
+        ("1.0.0", None),
+        ("nightly", None),
+        (None, None),
+    ],
+)
+def test_a_release_is_asked_for_where_it_is_modelled(release: str | None, engine: str | None) -> None:
+    """Alike for a server and a log."""
+    assert modelled_engine(release) == engine
+    assert parsed("vllm", release, {})["engine"] == (engine or "vllm")
 
 
 def test_vllm_tells_its_options(vllm: Server) -> None:

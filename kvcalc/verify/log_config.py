@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
 from typing import Any, Final
 
-from kvcalc.engines import find_engine
+from kvcalc.engines.vllm.versions import modelled_engine
 from kvcalc.errors import KvcalcError, printable
 from kvcalc.packing import parse_kv_dtype, parse_state_dtype
-from kvcalc.units import parse_count, parse_part
+from kvcalc.units import parse_count, parse_part, parse_ratio
 
 _VALUE: Final = r"""(?=('[^']{0,400}'|"[^"]{0,400}"|[\w.+/:~-]{1,400}))"""
 _SWITCH: Final = re.compile(r"--([a-z][a-z-]{1,50})(?=\s|$)", re.ASCII)
@@ -16,7 +15,8 @@ _SHORT: Final = re.compile(r"(?<!\S)-(tp|pp|dp|dcp|np|c|m|ctk|ctv|ub|fa)\s{1,3}(
 _SERVED: Final = re.compile(r"vllm serve ([\w./:~-]{1,400})", re.ASCII)
 _MTP: Final = re.compile(r"method['\"]?\s?[=:]\s?['\"]?(\w{0,40})['\"]?,[^)}]{0,400}?num_spec(?:ulative)?_tokens['\"]?\s?[=:]\s?(\d{1,3})", re.ASCII)
 
-# What the lines of an engine's configuration contain, in lower case.
+# What the lines of an engine's configuration contain, in lower case: vLLM's API server (log_non_default_args, vllm/entrypoints/utils.py) and engine core
+# (vllm/v1/engine/core.py), both as logs of 0.11.2 print them; what other engines print of their arguments; and the command lines that start them.
 _CONFIG_LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm": (
         "llm engine (v",
@@ -102,7 +102,9 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "cache_type_v": "v",
     },
 }
-"""The engine's word for an option, and the command line's name for it."""
+"""The engine's word for an option, and the command line's name for it: EngineArgs (vllm/engine/arg_utils.py) and the engine's own attributes as it prints
+them, ServerArgs (sglang/srt/server_args.py 0.5.23), LlmArgs (tensorrt_llm/llmapi/llm_args.py), and common/arg.cpp of llama.cpp (0c1e57098).
+"""
 
 
 def _either(names: Iterable[str]) -> str:
@@ -184,11 +186,11 @@ _FALSE: Final = ("false", "0", "off", "disabled")
 
 def parsed(engine: str, release: str | None, settings: Mapping[str, str]) -> dict[str, Any]:
     """The settings as the command line parses them. Words that it does not know are left out: the model's own then count."""
-    found: dict[str, Any] = {"engine": _engine(engine, release)}
+    found: dict[str, Any] = {"engine": (modelled_engine(release) if engine == "vllm" else None) or engine}
     for names, parse in ((_COUNTS, parse_count), (_PARTS, parse_part), (("mamba_ssm_cache_dtype",), parse_state_dtype)):
         for name in names:
             _keep(found, name, settings.get(name), parse)
-    _keep(found, "mamba_full_memory_ratio", settings.get("mamba_full_memory_ratio"), _ratio)
+    _keep(found, "mamba_full_memory_ratio", settings.get("mamba_full_memory_ratio"), parse_ratio)
     _keep(found, "kv_dtype", _kv_dtype(settings), parse_kv_dtype)
     for name in _FLAGS:
         _keep(found, name, settings.get(name), _switch)
@@ -213,14 +215,6 @@ def _keep(found: dict[str, Any], name: str, text: str | None, parse: Callable[[s
         return  # a word of the engine that is no number here, such as -1 or auto
 
 
-def _ratio(text: str) -> Decimal:
-    """A part that may be more than the whole."""
-    whole, _, decimals = text.partition(".")
-    if not (whole.isdecimal() and (decimals or "0").isdecimal() and 0 < Decimal(text) <= 100):
-        raise KvcalcError(f"{text[:40]!r} is not between 0 and 100")
-    return Decimal(text)
-
-
 def _switch(text: str) -> bool:
     if text.lower() in _TRUE:
         return True
@@ -239,15 +233,3 @@ def _kv_dtype(settings: Mapping[str, str]) -> str | None:
 
 _ASKED_FOR: Final = {"fp8_ds_mla": "fp8"}
 """What vLLM makes of an option by itself, and prints."""
-
-
-def _engine(engine: str, release: str | None) -> str:
-    """With the release where it is modelled."""
-    if engine != "vllm" or release is None:
-        return engine
-    named = f"{engine}@{'.'.join(release.split('.')[:2])}"
-    try:
-        find_engine(named)
-    except KvcalcError:
-        return engine
-    return named

@@ -5,7 +5,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from kvcalc.advice import advised
-from kvcalc.budget import Question, budget
+from kvcalc.budget import Question, budget, part_taken
 from kvcalc.engines.base import Plan
 from kvcalc.errors import KvcalcError
 from kvcalc.fit import answer
@@ -18,7 +18,9 @@ from kvcalc.verify.log import Failure, LogFacts, described
 from kvcalc.verify.log_exact import Span, count_check, logged_kv, size_check
 
 FULLEST_PERCENT: Final = 98
-"""The largest part of a GPU that is proposed to an engine, in hundredths."""
+"""The largest part of a GPU that is proposed to an engine, in hundredths: no GPU is wholly free, and vLLM does not start where less is free than it is to take
+(request_memory, vllm/v1/worker/utils.py 0.33.0).
+"""
 
 
 class Diagnosis(NamedTuple):
@@ -91,9 +93,8 @@ def _without_others(facts: LogFacts, question: Question) -> Change | None:
     found = answer(question._replace(reserve_bytes=question.reserve_bytes - others))
     if not found.fits:
         return None
-    held = next(row.requests for row in found.lengths if row.context == found.context)
     text = f"end what else runs on the GPU and holds {format_bytes(others)} of it ({described(figure)}: {figure.text} GiB outside of the allocator)"
-    return Change(text=text, options="", requests=held, context=found.context, gpus=found.gpus)
+    return _change(text, "", found)
 
 
 def _occupied(facts: LogFacts, question: Question) -> Diagnosis | None:
@@ -115,8 +116,7 @@ def _occupied(facts: LogFacts, question: Question) -> Diagnosis | None:
     bound = f"other processes hold the GPU: {format_bytes(free.size_bytes)} of {format_bytes(total.size_bytes)} are free{lacks}"
     own = f"--utilization {part}"
     if found.fits:
-        held = next(row.requests for row in found.lengths if row.context == found.context)
-        changes: tuple[Change, ...] = (Change(text="less of the GPU", options=own, requests=held, context=found.context, gpus=found.gpus),)
+        changes: tuple[Change, ...] = (_change("less of the GPU", own, found),)
     else:
         changes = tuple(change.model_copy(update={"options": f"{own} {change.options}"}) for change in found.advice if "--utilization" not in change.options)
     return Diagnosis(lowered, found, bound, changes)
@@ -160,8 +160,7 @@ def _total_by_terms(facts: LogFacts, question: Question) -> int | None:
     sizes = [figure.size_bytes for figure in parts if figure is not None]
     if len(sizes) < len(parts) or sum(sizes) <= 0:
         return None
-    part = question.engine.utilization(question.spec, question.options, sum(sizes)) if question.utilization is None else question.utilization
-    return ceil(sum(sizes) / part)
+    return ceil(sum(sizes) / part_taken(question, sum(sizes)))
 
 
 def _least_utilization(question: Question) -> Change | None:
@@ -169,17 +168,21 @@ def _least_utilization(question: Question) -> Change | None:
     total = question.gpu.memory_bytes
     if question.kv_bytes is not None or total is None or question.engine.part_of != "all":
         return None
-    now = question.engine.utilization(question.spec, question.options, total) if question.utilization is None else question.utilization
-    for percent in range(int(now * 100) + 1, FULLEST_PERCENT + 1):
+    for percent in range(int(part_taken(question, total) * 100) + 1, FULLEST_PERCENT + 1):
         part = Decimal(percent) / 100
         try:
             found = answer(question._replace(utilization=part))
         except KvcalcError:
             return None
         if found.fits:
-            held = next(row.requests for row in found.lengths if row.context == found.context)
-            return Change(text="more of the GPU", options=f"--utilization {part}", requests=held, context=found.context, gpus=found.gpus)
+            return _change("more of the GPU", f"--utilization {part}", found)
     return None
+
+
+def _change(text: str, options: str, found: Fit) -> Change:
+    """A change that lets it start, with what then fits."""
+    requests = next(row.requests for row in found.lengths if row.context == found.context)
+    return Change(text=text, options=options, requests=requests, context=found.context, gpus=found.gpus)
 
 
 def _bound(failure: Failure | None, found: Fit, question: Question) -> str:

@@ -50,6 +50,8 @@ def _line(engine: EngineName, anchor: str, pattern: str) -> LogLine:
     return LogLine(engine, anchor, re.compile(named, re.IGNORECASE | re.ASCII))
 
 
+# Figures without a prediction tell which engine a log is of.
+
 # vLLM: vllm/v1/worker/gpu_worker.py, vllm/v1/core/kv_cache_utils.py (0.8 to 0.33); vllm/worker/worker.py, vllm/executor/ (0.6 to 0.8, the old engine).
 _VLLM: Final = (
     _line("vllm", "model loading took", r"model loading took F(weights) GiB"),

@@ -11,11 +11,11 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple, assert_never
 
 from kvcalc.budget import Question, budget
-from kvcalc.catalog import find_preset, presets
+from kvcalc.catalog import HUB_ID, find_preset, presets
 from kvcalc.engines.base import Plan
 from kvcalc.engines.llamacpp import AUTO_SLOTS, LlamaCppPlan
 from kvcalc.engines.sglang import DEFAULT_MAMBA_RATIO, DEFAULT_SWA_RATIO
-from kvcalc.engines.vllm.versions import NEWEST_RELEASE, find_version
+from kvcalc.engines.vllm.versions import NEWEST_RELEASE, find_version, modelled_engine
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.layers import Note
 from kvcalc.packing import AUTO, KvDtype, parse_kv_dtype, parse_state_dtype
@@ -384,7 +384,7 @@ def find_named(names: Sequence[str]) -> str | None:
             found = preset.name
         if found is not None:
             return found
-        if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", plain, re.ASCII) and not plain.endswith(".gguf"):
+        if HUB_ID.fullmatch(plain) and not plain.endswith(".gguf"):
             return plain
     return None
 
@@ -404,7 +404,7 @@ def options_from(facts: ServerFacts) -> dict[str, Any]:
     match facts:
         case VllmFacts():
             options = {
-                "engine": _vllm_release(facts.version)[0],
+                "engine": modelled_engine(facts.version) or "vllm",
                 "context": facts.context,
                 "kv_dtype": _kv_dtype(facts),
                 "dp": facts.engines if facts.engines > 1 else None,
@@ -437,18 +437,6 @@ def options_from(facts: ServerFacts) -> dict[str, Any]:
         case unreachable:
             assert_never(unreachable)
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _vllm_release(version: str | None) -> tuple[str, bool]:
-    """The engine to ask for, and whether it is the server's own release."""
-    matched = re.match(r"v?0\.\d{1,3}", version or "")
-    if matched is not None:
-        try:
-            find_version(matched[0])
-        except KvcalcError:
-            return "vllm", False
-        return f"vllm@{matched[0].removeprefix('v')}", True
-    return "vllm", False
 
 
 def _kv_dtype(facts: VllmFacts | SglangFacts) -> KvDtype | None:
@@ -584,8 +572,7 @@ def _requests(predicted: float, measured: Decimal | None, context: int) -> Check
 
 
 def _release_notes(facts: VllmFacts, question: Question) -> list[Note]:
-    name, own = _vllm_release(facts.version)
-    if own and name == f"vllm@0.{find_version(question.engine.version or '').minor}":
+    if modelled_engine(facts.version) == f"vllm@0.{find_version(question.engine.version or '').minor}":
         return []
     server = "a server that does not tell its release" if facts.version is None else f"vLLM {facts.version}"
     return [Note(code="version", text=f"the rules are those of vLLM {question.engine.version} (modelled up to {NEWEST_RELEASE}), beside {server}")]

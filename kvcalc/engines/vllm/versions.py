@@ -125,3 +125,15 @@ def find_version(text: str) -> Version:
     if not OLDEST <= minor <= NEWEST:
         raise KvcalcError(f"vLLM 0.{minor} is not modelled", hint=f"0.{OLDEST} to 0.{NEWEST} are; the nearest is vllm@0.{min(max(minor, OLDEST), NEWEST)}")
     return Version(minor)
+
+
+def modelled_engine(release: str | None) -> str | None:
+    """The engine of a release as a server tells it or a log prints it ("0.11.2", "v0.11.2.dev3+g1a2b3c4"): vllm@0.11. None where that is not modelled."""
+    matched = re.match(r"v?(0\.\d{1,3})(?!\d)", release or "", re.ASCII)
+    if matched is None:
+        return None
+    try:
+        find_version(matched[1])
+    except KvcalcError:
+        return None
+    return f"vllm@{matched[1]}"
