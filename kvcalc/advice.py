@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from kvcalc.budget import Question, StatedWeights, part_taken
 from kvcalc.errors import ExitCode, KvcalcError
-from kvcalc.fit import GGUF_ENGINES, answer, units_wanted
+from kvcalc.fit import GGUF_ENGINES, Deployed, answer, units_wanted
 from kvcalc.packing import KvDtype
 from kvcalc.quantizations import BY_NAME, Named
 from kvcalc.results.fit import Change, Fit
@@ -94,10 +94,16 @@ def _sets(levers: list[_Lever]) -> Iterator[tuple[_Lever, ...]]:
 def _lesser_questions(question: Question, found: Fit) -> Iterator[_Lever]:
     """The longest requests of which the batch fits, and as many of the context as fit."""
     asked = question.asked
-    plan = question.engine.plan(question.spec, question.options)
-    usable = max(0, found.capacity.blocks - plan.reserved)
-    longest = largest(lambda tokens: units_wanted(plan, plan.need(tokens)[0], asked.batch) <= usable, asked.context)
-    if 0 < longest < asked.context:
+    deployed = Deployed(question)
+    usable = max(0, found.capacity.blocks - deployed.plan.reserved)
+    prefix = 0 if question.workload is None else question.workload.shared_prefix
+
+    def holds(tokens: int) -> bool:
+        once, own = deployed.split(prefix + tokens)
+        return once + units_wanted(deployed.plan, own, asked.batch) <= usable
+
+    longest = prefix + largest(holds, asked.context - prefix)
+    if prefix < longest < asked.context:
         yield _Lever("asked", 0, "shorter requests", f"--context {longest}", lambda old: old._replace(asked=asked._replace(context=longest)))
     held = found.held
     if 0 < held < asked.batch:

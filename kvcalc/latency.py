@@ -50,14 +50,19 @@ def clock(question: Question, machine: Machine) -> Clock:
     )
 
 
+def prompt_of(context: int, output: int) -> int:
+    """Tokens of a request that are its prompt. Raises KvcalcError where the output leaves none."""
+    if output >= context:
+        raise KvcalcError(f"{output:,} tokens of output leave none of {context:,} for the prompt", hint="raise --context or lower --output")
+    return context - output
+
+
 def within(timed: Clock, latency: Latency, context: int, cached: int = 0) -> Within:
     """Requests of so many tokens, of whose prompt so many are `cached`. A prompt waits for the step of the others that it arrives in.
 
     Raises KvcalcError where the output leaves no prompt, and for a first token whose time cannot be told.
     """
-    prompt = context - latency.output
-    if prompt < 1:
-        raise KvcalcError(f"{latency.output:,} tokens of output leave none of {context:,} for the prompt", hint="raise --context or lower --output")
+    prompt = prompt_of(context, latency.output)
     alone = timed.prompt(prompt, min(cached, prompt - 1))
     if latency.ttft_us is not None and alone.compute is None:
         raise KvcalcError(f"what {timed.machine.name} computes in a second is not known, and so no time to first token", hint="state it with --tflops")

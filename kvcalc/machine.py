@@ -37,9 +37,7 @@ FORMATS: Final[dict[str, tuple[Rate, ...]]] = {
     "mxfp4": ("fp4", "fp8"),
     "int8": ("int8",),
 }
-"""What matrices so stored may be multiplied in, the fastest first, where the GPU has it; all may be widened to 16 bits first."""
-USUAL: Final[dict[str, Rate]] = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int8": "int8"}
-"""What servers do multiply them in, where the GPU has it, else 16 bits."""
+"""What matrices so stored may be multiplied in, where the GPU has it; all may be widened to 16 bits first. Servers use the first, else 16 bits."""
 
 
 def ceilings(kind: str, rates: Rates, fp16_acc16: int | None) -> Rates:
@@ -62,7 +60,7 @@ def ceiling(machine: Machine, stored: str) -> int | None:
 
 def usual(machine: Machine, stored: str) -> Rate:
     """The format that servers multiply matrices so stored in."""
-    form = USUAL.get(stored, "fp16")
+    form = FORMATS[stored][0] if stored in FORMATS else "fp16"
     return "fp16" if machine.rate(form) is None else form
 
 

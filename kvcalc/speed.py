@@ -9,7 +9,7 @@ from kvcalc.engines.work import Work, generated, without_windows
 from kvcalc.errors import KvcalcError
 from kvcalc.estimate import length_notes, model_info
 from kvcalc.fit import answer
-from kvcalc.latency import clock
+from kvcalc.latency import clock, prompt_of
 from kvcalc.layers import Note
 from kvcalc.machine import Machine, usual
 from kvcalc.packing import KvDtype
@@ -42,15 +42,13 @@ class SpeedQuestion(NamedTuple):
 
     @property
     def prompt(self) -> int:
-        return self.question.asked.context - self.output
+        return prompt_of(self.question.asked.context, self.output)
 
 
 def speed(asked: SpeedQuestion) -> Speed:
     """Raises KvcalcError as `clock` does, and for an output that leaves no prompt."""
     question, machine = asked.question, asked.machine
     options, about = question.options, question.asked
-    if asked.prompt < 1:
-        raise KvcalcError(f"{asked.output:,} tokens of output leave none of {about.context:,} for the prompt", hint="raise --context or lower --output")
     timed = clock(question, machine)
     prompt_work, step_work = timed.prompt_work(asked.prompt), timed.step_work(about.context, about.batch)
     prompt, step = timed.prompt(asked.prompt), timed.step(about.context, about.batch)
@@ -90,7 +88,7 @@ def speed(asked: SpeedQuestion) -> Speed:
         batches=tuple(_batches(timed, about.context, about.batch, replicas, held)),
         turning_batch=_turning_batch(timed, about.context),
         turning_batch_uncached=_turning_batch(timed, 0),
-        kv_share=step_work.kv_read_bytes / _moved(step_work, timed.scale),
+        kv_share=step_work.kv_read_bytes / step_work.moved_bytes,
         prefill_in_steps=None if prompt.compute is None else prompt.likely / step.likely,
         memory_requests=held,
         levers=tuple(_levers(asked, timed)),
@@ -125,10 +123,6 @@ def _phase(work: Work, times: Times, *, answered: bool) -> Phase:
 
 def _rate(times: Times, tokens: int) -> Rate:
     return Rate(upper=tokens / times.lower, low=tokens / times.high, likely=tokens / times.likely, high=tokens / times.low)
-
-
-def _moved(work: Work, scale: float) -> float:
-    return work.moved_bytes + (scale - 1) * work.weight_bytes
 
 
 def _stored_as(timed: Clock) -> str:
@@ -222,10 +216,10 @@ def _other_deployments(question: Question) -> Iterator[tuple[str, str, Question]
 
 
 def _chunked(timed: Clock, prompt: int) -> Chunked | None:
-    chunks = timed._replace(batched_tokens=SMALL_CHUNK)
+    chunks, at_once = timed._replace(batched_tokens=SMALL_CHUNK), timed._replace(batched_tokens=None)
     if chunks.passes(prompt) <= timed.passes(prompt) or timed.prompt(prompt).compute is None:
         return None
-    wait, whole = (each.times(each.prompt_work(tokens), 1) for each, tokens in ((chunks, SMALL_CHUNK), (timed, prompt)))
+    wait, whole = (each.times(each.prompt_work(prompt, prompt - tokens), 1) for each, tokens in ((chunks, SMALL_CHUNK), (at_once, prompt)))
     return Chunked(tokens=SMALL_CHUNK, wait_s=wait.likely, whole_wait_s=whole.likely)
 
 

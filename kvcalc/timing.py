@@ -1,24 +1,23 @@
 """How long work takes on a GPU: a bound that no server beats, and the times between which four of five servers fall."""
 
 from math import ceil, sqrt
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from kvcalc.efficiency import COMPUTING, COMPUTING_LLAMA_CPP, EXCHANGING, MOVING, SERVING_MS, Part, Stack
 from kvcalc.engines.work import Costs, Work, added, decode, prefill, repeated
 from kvcalc.machine import Machine, ceiling, usual
 from kvcalc.packing import KvDtype
 from kvcalc.results.shared import Seconds
+from kvcalc.results.speed import Side
 
 STACKS: Final[dict[str, Stack]] = {"llama.cpp": "llama.cpp", "ollama": "llama.cpp", "transformers": "eager"}
 """Engines that are not a server with CUDA graphs."""
 EIGHT_BIT_FLOATS: Final = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
-Side = Literal["compute", "bandwidth", "link"]
-
 
 class Times(NamedTuple):
-    """Seconds. `compute`, `bandwidth` and `link` at full rate, None where a rate is not known; no step is shorter than the longest of them (`lower`).
-    Four of five servers take `low` to `high`.
+    """Seconds. `compute`, `bandwidth` and `link` at full rate: `compute` None where that rate is not known, `link` 0 then. Nothing is shorter than the
+    longest of them over the stages that work at once (`lower`). Four of five servers take `low` to `high`.
     """
 
     compute: float | None
@@ -63,11 +62,14 @@ class Clock(NamedTuple):
         return 1 if self.batched_tokens is None else max(1, ceil(tokens / self.batched_tokens))
 
     def prompt_work(self, tokens: int, cached: int = 0) -> Work:
-        return prefill(self.costs, tokens, cached=cached, passes=self.passes(tokens - cached))
+        return self._scaled(prefill(self.costs, tokens, cached=cached, passes=self.passes(tokens - cached)))
 
     def step_work(self, context: int, batch: int) -> Work:
         """Of one step of a pipeline that is kept full by as many groups of requests as it has stages."""
-        return decode(self.costs, context, ceil(batch / self.pp))
+        return self._scaled(decode(self.costs, context, ceil(batch / self.pp)))
+
+    def _scaled(self, work: Work) -> Work:
+        return work if self.scale == 1 else work._replace(weight_bytes=int(work.weight_bytes * self.scale))
 
     def prompt(self, tokens: int, cached: int = 0) -> Times:
         """Until the first token of one request, on a server that does nothing else."""
@@ -89,7 +91,7 @@ class Clock(NamedTuple):
 
     def times(self, work: Work, passes: int, stages: int = 1) -> Times:
         """Of work in so many passes. `stages` of a pipeline may each work on a pass of its own."""
-        moved = (work.moved_bytes + (self.scale - 1) * work.weight_bytes) / self.machine.bandwidth_bytes_s
+        moved = work.moved_bytes / self.machine.bandwidth_bytes_s
         compute, link = self._compute(work), self._link(work)
         lower = max(compute or 0.0, moved, link) / stages
         filled = (passes + stages - 1) / (passes * stages)

@@ -313,7 +313,7 @@ def test_served_tokens_are_fewer_than_decoded_ones() -> None:
     found = answer("llama-3-8b", batch=16, output=1024)
     assert found.prompt == 8192 - 1024
     assert found.served_tokens_s is not None
-    assert found.served_tokens_s.upper < found.decode_tokens_s.upper * 1.1
+    assert found.served_tokens_s.upper < found.decode_tokens_s.upper * 1.1  # that of the last step, when requests are longest
     assert found.served_tokens_s.likely < found.decode_tokens_s.likely
 
 

@@ -212,3 +212,10 @@ def test_what_is_cached_comes_sooner() -> None:
     words = ("fit", "-m", "llama-3.1-8b", "--gpu", "h100 sxm", "-c", "8192", "--ttft", "300ms", "--json")
     plain, alike = kvcalc(*words).json, kvcalc(*words, "--shared-prefix", "4096").json
     assert alike["latency"]["requests"] > plain["latency"]["requests"]
+
+
+def test_shorter_requests_are_advised_by_what_each_holds_beside_the_prefix() -> None:
+    """512 blocks, of which one is empty: 250 of the prefix once, and 3 x 87 of 16 tokens: 4,000 + 1,392."""
+    told = fit_of("--kv-mem", "1GiB", "--shared-prefix", "4000", "-c", "8192", "-b", "3", "--json").json
+    (shorter,) = [change for change in told["advice"] if change["options"].startswith("--context")]
+    assert shorter["options"] == "--context 5392"

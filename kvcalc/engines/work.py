@@ -159,7 +159,7 @@ def prefill(of: Costs, tokens: int, *, cached: int = 0, passes: int = 1) -> Work
 
 
 def decode(of: Costs, context: int, batch: int) -> Work:
-    """One more token for each of `batch` requests that have `context` tokens then."""
+    """One more token for each of `batch` requests that have `context` tokens then, on the GPU that keeps their rows."""
     linear = Counter({stored: flops * batch for stored, flops in of.token_flops.items()})
     linear.update({stored: flops * batch for stored, flops in of.sample_flops.items()})
     rows = [(cost, _rows(cost.cache, of, context)) for cost in of.caches]

@@ -8,7 +8,8 @@ from kvcalc.engines.work import Costs, Work, decode, prefill
 from kvcalc.errors import KvcalcError
 from kvcalc.explain.subject import Part, Subject, counted, plain, sized
 from kvcalc.results.explain import Column, Formula, Paragraph, Row, Table
-from kvcalc.timing import Clock, Side, Times
+from kvcalc.results.speed import Side
+from kvcalc.timing import Clock, Times
 from kvcalc.units import format_bytes, format_ratio
 
 OTHER_BATCH: Final = 16

