@@ -45,14 +45,14 @@ _LLAMA_CPP_2024: Final = "llama.cpp b2824 to b2843 (XiongjieDai/GPU-Benchmarks-o
 _EAGER: Final = "an eager step of Llama-3.1-8B on an H100 takes 8.4 ms, 5.1 with CUDA graphs; Python between kernels adds to it"
 
 MOVING: Final[dict[tuple[Memory, Stack], Moving]] = {
-    ("gddr", "llama.cpp"): Moving(Part(0.80, 0.92), Part(20, 110), f"15 runs on GeForce, RTX and L40S cards, {_LLAMA_CPP_2024}"),
+    ("gddr", "llama.cpp"): Moving(Part(0.80, 0.92), Part(20, 110), f"18 runs on GeForce, RTX, A40 and L40S cards, {_LLAMA_CPP_2024}"),
     ("hbm", "llama.cpp"): Moving(Part(0.45, 0.70), Part(40, 150), f"10 runs on A100 and H100 PCIe, {_LLAMA_CPP_2024}"),
     ("unified", "llama.cpp"): Moving(Part(0.75, 0.92), Part(15, 270), "16 runs of llama.cpp on Apple M1 to M3, Strix Halo and GB10 (2024 to 2026)"),
-    ("gddr", "server"): Moving(Part(0.80, 0.92), Part(20, 110), "6 runs of vLLM 0.23 and 0.24 on RTX 3090 (LottoLottoLotto/4x3090-llm-benchmarks)"),
+    ("gddr", "server"): Moving(Part(0.80, 0.92), Part(20, 110), "7 runs of vLLM 0.23 and 0.24 on RTX 3090 (LottoLottoLotto/4x3090-llm-benchmarks)"),
     ("hbm", "server"): Moving(
         Part(0.70, 0.92), Part(4, 100), "Llama-3.1-8B in vLLM 0.23 on an A100 40GB (75 tokens/s) and with CUDA graphs on an H100 (5.1 ms)"
     ),
-    ("unified", "server"): Moving(Part(0.75, 0.92), Part(20, 270), "4 runs of vLLM 0.26 on GB10 (djangodevreng/dgx-spark-benchmarks)"),
+    ("unified", "server"): Moving(Part(0.75, 0.92), Part(20, 270), "8 runs of vLLM 0.26 on GB10 (djangodevreng/dgx-spark-benchmarks)"),
     ("gddr", "eager"): Moving(Part(0.70, 0.92), Part(100, 800), _EAGER),
     ("hbm", "eager"): Moving(Part(0.70, 0.92), Part(100, 800), _EAGER),
     ("unified", "eager"): Moving(Part(0.70, 0.92), Part(100, 800), _EAGER),
@@ -70,13 +70,13 @@ COMPUTING: Final[dict[Rate, Computing]] = {
 """Of the dense rate with fp32 accumulation, in servers."""
 COMPUTING_LLAMA_CPP: Final[dict[Literal["geforce", "other"], Computing]] = {
     "geforce": Computing(Part(0.65, 1.05), f"8 prompts of 512 tokens on GeForce cards, which accumulate in fp16 at twice the rate, {_LLAMA_CPP_2024}"),
-    "other": Computing(Part(0.17, 0.45), f"16 prompts of 512 tokens on other cards, {_LLAMA_CPP_2024}"),
+    "other": Computing(Part(0.17, 0.45), f"20 prompts of 512 tokens on other cards, {_LLAMA_CPP_2024}"),
 }
 """Of the fp16 rate with fp32 accumulation, however the weights are stored."""
 
 EXCHANGING: Final[dict[Literal["nvlink", "pcie"], Exchanging]] = {
     "nvlink": Exchanging(Part(0.35, 0.80), Part(5, 20), "InferSim's 0.8 of NVLink; small sums take the time of a kernel launch or more"),
-    "pcie": Exchanging(Part(0.20, 0.70), Part(10, 60), "6 runs of vLLM on two and four RTX 3090 without NVLink (LottoLottoLotto/4x3090-llm-benchmarks)"),
+    "pcie": Exchanging(Part(0.20, 0.70), Part(10, 60), "7 runs of vLLM on two and four RTX 3090 without NVLink (LottoLottoLotto/4x3090-llm-benchmarks)"),
 }
 
 SERVING_MS: Final = Part(2, 60)
