@@ -43,11 +43,22 @@ MOST_CHANGES: Final = 6
 FULL_UTILIZATION: Final = Decimal("0.95")
 """What a GPU without other users can be filled to: recipes of gpt-oss and DeepSeek use it."""
 SMALL_BATCH: Final = 2048
-"""Batched tokens of vLLM on small GPUs."""
+"""Tokens of a step, as vLLM's default on small GPUs (vllm/engine/arg_utils.py 0.33.0, get_batch_defaults)."""
 EIGHT_BIT: Final = {"llama.cpp": "q8_0", "ollama": "q8_0"}
 """What engines call a cache of about 8 bits, where it is not fp8."""
 CPU_OFFLOAD: Final = ("vllm", "sglang")
 """Engines that take --cpu-offload-gb: weights in GiB a GPU (vllm/config/offload.py 0.33.0, sglang/srt/server_args.py 0.5.23)."""
+
+
+def smaller_weights(question: Question) -> tuple[str, str]:
+    """How weights of 16 bits are commonly stored smaller for an engine: in 8 bits and in 4."""
+    return ("q8_0", "q4_k_m") if question.engine.name in GGUF_ENGINES else ("fp8", "awq")
+
+
+def quantizable(question: Question) -> bool:
+    """Whether the weights are of 16 bits and known one by one."""
+    spec = weighed(question.spec)
+    return spec.quantization is None and question.quantization is None and bool(spec.tensors)
 
 
 def _changes(question: Question, found: Fit) -> Iterator[Change]:
@@ -124,11 +135,10 @@ def _levers(question: Question, found: Fit) -> list[_Lever]:
     if from_gpu and found.memory.activation_bytes and (options.max_batched_tokens is None or options.max_batched_tokens > SMALL_BATCH):
         words = f"--max-batched-tokens {SMALL_BATCH}"
         levers.append(_Lever("batch", 3, "smaller batches", words, lambda old: _with(old, max_batched_tokens=SMALL_BATCH)))
-    spec = weighed(question.spec)
-    if from_gpu and spec.quantization is None and question.quantization is None and spec.tensors:
+    if from_gpu and quantizable(question):
         levers += [
             _Lever("stored", cost, f"{name.upper()} weights", f"--quantization {name}", partial(_stored_as, BY_NAME[name]))
-            for name, cost in ((("q8_0", 4), ("q4_k_m", 6)) if question.engine.name in GGUF_ENGINES else (("fp8", 4), ("awq", 6)))
+            for name, cost in zip(smaller_weights(question), (4, 6), strict=True)
         ]
     levers += [_Lever("gpus", 5 + 2 * tp // options.tp, "more GPUs", f"--tp {tp}", partial(_with_tp, tp)) for tp in (2, 4, MOST_TP) if tp > options.tp]
     if options.pp == 1:

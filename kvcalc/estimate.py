@@ -196,7 +196,6 @@ def _expanded_row_bytes(use: LayerUse) -> int:
 def _row(use: LayerUse) -> LayerRow:
     sizes = {plane.plane.role: plane for plane in use.planes}
     k, v = sizes.get("k"), sizes.get("v")
-    retention = use.cache.retention if use.cache is not None else None
     is_vector = use.kind in ("latent", "indexer", "compressed") or (use.kind == "sliding" and k is None)
     return LayerRow(
         kind=use.kind,
@@ -205,8 +204,8 @@ def _row(use: LayerUse) -> LayerRow:
         kv_heads=k.heads if k is not None else 1 if is_vector else None,
         k_dim=k.width if k is not None else sum(plane.width for plane in use.planes) if is_vector else None,
         v_dim=v.width if v is not None else 0 if is_vector else None,
-        window=getattr(retention, "size", None),
-        stride=getattr(retention, "stride", None),
+        window=use.window,
+        stride=use.stride,
         rows=use.rows,
         bytes=use.size_bytes,
     )

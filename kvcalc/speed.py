@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kvcalc.advice import EIGHT_BIT, SMALL_BATCH, quantizable, smaller_weights
 from kvcalc.budget import Question
 from kvcalc.efficiency import COMPUTING, COMPUTING_LLAMA_CPP, EXCHANGING, MOVING
 from kvcalc.engines.work import Work, generated, without_windows
@@ -17,8 +18,7 @@ from kvcalc.quantizations import BY_NAME
 from kvcalc.results.shared import Parallel
 from kvcalc.results.speed import BatchRow, Chunked, Doubling, ExpertsInfo, Lever, MachineInfo, Phase, Rate, Recomputed, Speed
 from kvcalc.search import largest
-from kvcalc.tensors import weighed
-from kvcalc.timing import STACKS, Clock, Times, seconds_of
+from kvcalc.timing import Clock, Times, seconds_of
 
 MOST_BATCH: Final = 1 << 20
 """The largest batch that is asked whether its step computes for longer than it moves bytes."""
@@ -26,8 +26,6 @@ BATCHES: Final = (1, 4, 16, 64, 256)
 """Batches that are shown beside the asked one."""
 RECOMPUTED: Final = (256, 1024, 4096, 16384)
 """Tokens for which generating without a cache is computed."""
-SMALL_CHUNK: Final = 2048
-"""Tokens of a step that keeps the wait of other requests short, as vLLM's default on small GPUs."""
 
 
 class SpeedQuestion(NamedTuple):
@@ -205,22 +203,22 @@ def _levers(asked: SpeedQuestion, timed: Clock) -> Iterator[Lever]:
 
 def _other_deployments(question: Question) -> Iterator[tuple[str, str, Question]]:
     """Other ways to store and to share the same: what it is, the options that ask for it, the question."""
-    options, files = question.options, STACKS.get(question.engine.name) == "llama.cpp"
+    options = question.options
     if question.engine.plan(question.spec, options).kv_dtype.k in ("bf16", "fp16"):
-        name = "q8_0" if files else "fp8"
+        name = EIGHT_BIT.get(question.engine.name, "fp8")
         yield "an 8-bit cache", f"--kv-dtype {name}", question._replace(options=options._replace(kv_dtype=KvDtype(name, name)))
-    if weighed(question.spec).quantization is None and question.quantization is None:
-        for name in ("q8_0", "q4_k_m") if files else ("fp8", "awq"):
+    if quantizable(question):
+        for name in smaller_weights(question):
             yield f"{name.upper()} weights", f"--quantization {name}", question._replace(quantization=BY_NAME[name], weights=None)
     yield "twice the GPUs", f"--tp {2 * options.tp}", question._replace(options=options._replace(tp=2 * options.tp))
 
 
 def _chunked(timed: Clock, prompt: int) -> Chunked | None:
-    chunks, at_once = timed._replace(batched_tokens=SMALL_CHUNK), timed._replace(batched_tokens=None)
+    chunks, at_once = timed._replace(batched_tokens=SMALL_BATCH), timed._replace(batched_tokens=None)
     if chunks.passes(prompt) <= timed.passes(prompt) or timed.prompt(prompt).compute is None:
         return None
-    wait, whole = (each.times(each.prompt_work(prompt, prompt - tokens), 1) for each, tokens in ((chunks, SMALL_CHUNK), (at_once, prompt)))
-    return Chunked(tokens=SMALL_CHUNK, wait_s=wait.likely, whole_wait_s=whole.likely)
+    wait, whole = (each.times(each.prompt_work(prompt, prompt - tokens), 1) for each, tokens in ((chunks, SMALL_BATCH), (at_once, prompt)))
+    return Chunked(tokens=SMALL_BATCH, wait_s=wait.likely, whole_wait_s=whole.likely)
 
 
 def _with_half_the_heads(timed: Clock) -> Clock | None:

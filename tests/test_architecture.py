@@ -43,6 +43,7 @@ ALLOWED = {
     "machine": {"efficiency"},
     "timing": {"efficiency", "engines", "machine", "packing", "results"},
     "speed": {
+        "advice",
         "budget",
         "efficiency",
         "engines",

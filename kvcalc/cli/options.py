@@ -82,6 +82,10 @@ EngineName = Annotated[
         autocompletion=complete_engine,
     ),
 ]
+ServerName = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm (older: vllm@0.11), sglang or trtllm.", autocompletion=complete_engine)
+]
+"""Engines that keep what prompts share."""
 Batch = Annotated[int, typer.Option("--batch", "-b", **COUNT, help="Requests held at the same time (in each replica).")]
 Json = Annotated[bool, typer.Option("--json", help="The whole answer as one JSON object.")]
 

@@ -10,7 +10,7 @@ import typer
 from kvcalc.asking.prefix import cached_on
 from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.machine import MACHINE
-from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, EngineName, Json, with_options
+from kvcalc.cli.options import DEPLOYMENT, MODEL, Context, Json, ServerName, with_options
 
 DEFAULTS: Final = {name: default for group in (MODEL, BUDGET, DEPLOYMENT, MACHINE) for name, (_, default) in group.items()}
 """What an option is where it is not typed."""
@@ -28,7 +28,7 @@ def prefix(
     form: Annotated[str | None, typer.Option("--format", metavar="jsonl|text", help="What FILE is, where its first lines do not tell.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first line that holds no prompt.")] = False,
     context: Context = None,
-    engine: EngineName = "vllm",
+    engine: ServerName = "vllm",
     as_json: Json = False,
 ) -> None:
     """What prompts share, and what breaks it.

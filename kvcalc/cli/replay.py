@@ -10,7 +10,7 @@ import typer
 from kvcalc.asking.replay import replayed_on
 from kvcalc.cli.budget import BUDGET
 from kvcalc.cli.machine import MACHINE
-from kvcalc.cli.options import DEPLOYMENT, MODEL, RATIO, Context, Json, complete_engine, with_options
+from kvcalc.cli.options import DEPLOYMENT, MODEL, RATIO, Context, Json, ServerName, with_options
 from kvcalc.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def replay(
     rate_scale: Annotated[Decimal, typer.Option("--rate-scale", **RATIO, help="Arrivals come so many times as fast.")] = Decimal(1),
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be read.")] = False,
     context: Context = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help="Whose rules: vllm (older: vllm@0.11), sglang or trtllm.", autocompletion=complete_engine)
-    ] = "vllm",
+    engine: ServerName = "vllm",
     as_json: Json = False,
 ) -> int:
     """A request trace through a server.

@@ -141,6 +141,16 @@ class LayerUse(NamedTuple):
     rows: int
     size_bytes: int
 
+    @property
+    def window(self) -> int | None:
+        """Tokens of a window or a chunk, None where rows are not bounded by one."""
+        return getattr(self.cache.retention, "size", None) if self.cache is not None else None
+
+    @property
+    def stride(self) -> int | None:
+        """Tokens to a row, None where rows do not follow the tokens."""
+        return getattr(self.cache.retention, "stride", None) if self.cache is not None else None
+
 
 class Capacity(NamedTuple):
     """Requests of one length that a pool holds, and the tokens in them, as the engine itself reports both."""

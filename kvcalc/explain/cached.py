@@ -90,7 +90,7 @@ def row_words(use: LayerUse) -> str:
             return f"K and V{of}: {counted(k.heads, 'KV head')} x {k.width:,} numbers, each of {element_size(k.packing)}"
         widths = (f"{plane.width:,} numbers of {element_size(plane.packing)}" for plane in (k, v))
         return f"K and V{of}: {counted(k.heads, 'KV head')} x ({' + '.join(widths)})"
-    stride = getattr(getattr(use.cache, "retention", None), "stride", 1)
+    stride = use.stride or 1
     parts = " + ".join(
         f"{_ROLES[plane.plane.role]} of {_shape(plane.heads, plane.plane.columns, plane.width)} numbers, each of {element_size(plane.packing)}"
         for plane in use.planes

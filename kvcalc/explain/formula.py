@@ -146,7 +146,7 @@ def _use_formula(use: LayerUse) -> Formula:
 
 def _kind_text(subject: Subject, use: LayerUse) -> str:
     context, layers = subject.context, f"{counted(use.layers, 'layer')} keep{'s' if use.layers == 1 else ''}"
-    size, stride, cache = getattr(getattr(use.cache, "retention", None), "size", 0), getattr(getattr(use.cache, "retention", None), "stride", 1), use.cache
+    size, stride, cache = use.window or 0, use.stride or 1, use.cache
     picks = "" if cache is None or cache.picks is None else f" A query attends to {cache.picks:,} of them at most, which an indexer picks."
     match use.kind:
         case "full":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from kvcalc.errors import printable
-from kvcalc.render.style import Grid, in_unit, notes, with_version
+from kvcalc.render.style import Grid, in_unit, notes, signed, with_version
 from kvcalc.results.compare import ComparedEstimate, ComparedFit, Comparison
 from kvcalc.results.fit import Difference
 from kvcalc.units import binary_unit
@@ -83,7 +83,5 @@ def _differences(title: str, differences: Sequence[Difference]) -> Grid:
     unit = binary_unit(max(abs(each.bytes) for each in differences))
     grid = Grid(left=[title], right=["bytes"] if unit == "B" else ["bytes", unit])
     for cause, size in (*((each.cause, each.bytes) for each in differences), ("in all", whole)):
-        sign = "+" if size > 0 else "-" if size else ""
-        cells = [f"{sign}{abs(size):,}"]
-        grid.add(cause, *(cells if unit == "B" else [*cells, sign + in_unit(abs(size), unit)]))
+        grid.add(cause, *(signed(size, each) for each in dict.fromkeys(("B", unit))))
     return grid

@@ -6,10 +6,10 @@ from rich.console import Console
 
 from kvcalc.errors import printable
 from kvcalc.render.plot import draw_bar
-from kvcalc.render.style import Grid, in_unit, milliseconds, notes, with_version
+from kvcalc.render.style import Grid, in_unit, milliseconds, notes, signed, with_version
 from kvcalc.results.fit import Division, Figures, Fit, Fits, LatencyInfo
 from kvcalc.results.plot import memory_chart
-from kvcalc.units import binary_unit, format_bytes
+from kvcalc.units import binary_unit
 
 
 def render_fit(result: Fit, console: Console) -> None:
@@ -248,13 +248,9 @@ def differences_grid(division: Division) -> Grid:
     table = Grid(left=["one request, all GPUs"], right=["bytes", unit])
     table.add("by the formula", f"{division.request_bytes:,}", in_unit(division.request_bytes, unit))
     for difference in division.differences:
-        table.add(f"{'+' if difference.bytes > 0 else '-'} {difference.cause}", f"{difference.bytes:+,}", _signed(difference.bytes, unit))
+        table.add(f"{'+' if difference.bytes > 0 else '-'} {difference.cause}", signed(difference.bytes, "B"), signed(difference.bytes, unit))
     table.add("by the engine", f"{division.engine_request_bytes:,}", in_unit(division.engine_request_bytes, unit))
     return table
-
-
-def _signed(size: int, unit: str) -> str:
-    return f"{'-' if size < 0 else '+'}{format_bytes(abs(size), unit).rpartition(' ')[0]}"
 
 
 def render_fits(result: Fits, console: Console) -> None:

@@ -52,6 +52,11 @@ def in_unit(size: int, unit: str) -> str:
     return format_bytes(size, unit).rpartition(" ")[0]
 
 
+def signed(size: int, unit: str) -> str:
+    """The same with its sign, none before nothing."""
+    return ("+" if size > 0 else "-" if size else "") + in_unit(abs(size), unit)
+
+
 def milliseconds(seconds: float) -> str:
     """A time in milliseconds, with three digits or more."""
     ms = seconds * 1e3
