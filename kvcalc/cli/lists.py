@@ -21,8 +21,8 @@ NONE: Final = "none"
 REPEATED: Final = ("model",)
 """Options that may also be given several times."""
 RULE: Final = (
-    "Every option may be a list (--tp 1,2,4) or, where it is a number or a size, a range: 1K..64K doubles from its low end and includes its high end, "
-    "8K..64K+8K goes in steps. In a list, none stands for an option that is not given."
+    "Every option but a switch may be a list (--tp 1,2,4) or, where it is a number or a size, a range: 1K..64K doubles from its low end and "
+    "includes its high end, 8K..64K+8K goes in steps. In a list, none stands for an option that is not given."
 )
 
 
