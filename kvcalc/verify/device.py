@@ -205,6 +205,7 @@ def in_own_process(request: Request) -> Report:
             raise KvcalcError(f"the measurement took more than {TIMEOUT_SECONDS} seconds") from None
         finally:
             process.kill()
+            process.wait()  # Popen leaves after an interrupt without waiting, and the memory would outlive the command
     if process.returncode == ExitCode.YES:
         return Report.model_validate_json(answer)
     last = next((line for line in reversed(talk.splitlines()) if line.strip()), f"it ended with {process.returncode}")
