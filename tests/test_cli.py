@@ -1,7 +1,6 @@
 """The command as a user meets it: exit codes, streams, JSON, widths, completion."""
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from kvcalc import __version__
 from kvcalc.catalog import preset_names
-from tests.command import kvcalc
+from tests.command import kvcalc, on_a_terminal
 
 SHAPE = ("--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--kv-dtype", "fp16")
 
@@ -317,20 +316,9 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_a_terminal_gets_bold_unless_it_asks_for_none() -> None:
-    assert b"\x1b[1m" in on_a_terminal({})
-    assert b"\x1b[" not in on_a_terminal({"NO_COLOR": "1", "TERM": "dumb"})
-
-
-def on_a_terminal(env: dict[str, str]) -> bytes:
-    """What `kvcalc estimate` writes to a terminal of its own."""
-    ours, theirs = pty.openpty()
-    settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **env}
-    with subprocess.Popen([sys.executable, "-m", "kvcalc", "estimate", "-m", "llama-3-8b"], stdout=theirs, stdin=subprocess.DEVNULL, env=settings) as child:
-        child.wait(60)
-    os.close(theirs)
-    said = os.read(ours, 100_000)
-    os.close(ours)
-    return said
+    words = ("estimate", "-m", "llama-3-8b")
+    assert b"\x1b[1m" in on_a_terminal(words)
+    assert b"\x1b[" not in on_a_terminal(words, env={"NO_COLOR": "1", "TERM": "dumb"})
 
 
 def test_a_locale_without_utf_8_is_no_reason_to_fail() -> None:
@@ -359,7 +347,7 @@ def test_the_shell_completes_preset_names() -> None:
 
 
 def test_it_runs_in_any_folder_without_a_home(tmp_path: Path) -> None:
-    done = kvcalc("estimate", "-m", "llama-3-8b", "--quiet", cwd=tmp_path, env={"HOME": str(tmp_path / "none"), "PYTHONPATH": str(Path(__file__).parents[1])})
+    done = kvcalc("estimate", "-m", "llama-3-8b", "--quiet", cwd=tmp_path, env={"HOME": str(tmp_path / "none")})
     assert done.out == f"{1 << 30}\n"
 
 

@@ -1,7 +1,6 @@
 """Completion as each shell asks for it: through the environment, with the words so far."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from kvcalc.cli import COMMANDS
 from kvcalc.gpus import find_gpu, gpus, short_names
-from tests.command import kvcalc
+from tests.command import in_shell, kvcalc
 
 COMPLETED = [
     ("e", ["estimate", "explain"]),
@@ -69,9 +68,8 @@ def test_a_real_bash_completes(tmp_path: Path) -> None:
     command.chmod(0o755)
     line = """eval "$(kvcalc --show-completion)"; complete -p kvcalc
 COMP_WORDS=(kvcalc estimate --gpu h100-s) COMP_CWORD=3; _kvcalc_completion kvcalc; printf '%s\\n' "${COMPREPLY[@]}" """
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=60, check=False)
-    assert done.stdout == "complete -o default -F _kvcalc_completion kvcalc\nh100-sxm5-80gb\n", done.stderr
+    done = in_shell(line, folder=tmp_path, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.out == "complete -o default -F _kvcalc_completion kvcalc\nh100-sxm5-80gb\n", done.err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -81,9 +79,7 @@ def test_each_shell_has_a_script(shell: str) -> None:
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    env = {**os.environ, "HOME": str(tmp_path / "file" / "none"), "PYTHONPATH": str(Path(__file__).parents[1])}
-    line = f'"{sys.executable}" -m kvcalc --install-completion; exit $?'
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.startswith("error: ")
-    assert "Not a directory" in done.stderr
+    done = in_shell('"$@"; exit $?', ("--install-completion",), tmp_path, {"HOME": str(tmp_path / "file" / "none")})
+    assert (done.code, done.out) == (4, "")
+    assert done.err.startswith("error: ")
+    assert "Not a directory" in done.err

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from kvcalc.cli import COMMANDS
 from kvcalc.schemas import ANSWERS, schema_of
 from tests.command import kvcalc
-from tests.lines import LINES, write_files
+from tests.lines import LINES
 
 CAN: dict[str, set[int]] = {
     "estimate": {0, 2, 3, 4},  # a size is neither yes nor no
@@ -95,13 +95,6 @@ EXITS: list[tuple[tuple[str, ...], int]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("lines")
-    write_files(made)
-    return made
-
-
 @cache
 def validator(command: str) -> Draft202012Validator:
     schema = schema_of(command)
@@ -118,7 +111,7 @@ def test_the_table_has_every_code_of_every_command() -> None:
 def test_exit_codes_and_json(words: tuple[str, ...], code: int, folder: Path) -> None:
     """0 and 1 come with the whole answer as JSON, but where there is nothing to show; the others with nothing on stdout."""
     as_json = words[0] in ANSWERS
-    done = kvcalc(*words, *["--json"] * as_json, cwd=folder, env={"PYTHONPATH": str(Path(__file__).parents[1])})
+    done = kvcalc(*words, *["--json"] * as_json, cwd=folder)
     assert done.code == code, done.err
     if code > 1 or words in IN_A_LINE:
         assert done.out == ""

@@ -32,7 +32,7 @@ from kvcalc.traces import open_trace, read_lengths
 from kvcalc.units import MAX_DIGITS, exact_decimal, exact_int, parse_count
 from kvcalc.verify import log
 from kvcalc.verify.log import read_log
-from tests.command import Done, kvcalc
+from tests.command import Done, in_shell, kvcalc
 from tests.gguf_files import file as gguf_file
 from tests.gguf_files import llama, llama_tensors
 from tests.mutations import Mutator, dumped
@@ -459,9 +459,7 @@ def test_a_pipe_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_pipe_without_end_is_left(writer: str, words: str) -> None:
-    line = f"{writer} 2>/dev/null | exec {sys.executable} -m kvcalc {words}"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
-    one_line(Done(done.returncode, done.stdout, done.stderr))
+    one_line(in_shell(f'{writer} 2>/dev/null | "$@"', tuple(words.split())))
 
 
 def test_an_endless_writer_of_a_pipe_is_left(tmp_path: Path) -> None:
@@ -469,39 +467,6 @@ def test_an_endless_writer_of_a_pipe_is_left(tmp_path: Path) -> None:
     with subprocess.Popen(["bash", "-c", f"exec cat /dev/zero > {tmp_path / 'pipe'}"], stderr=subprocess.DEVNULL) as writer:
         one_line(kvcalc("verify", "--log", str(tmp_path / "pipe"), "-m", "llama-3-8b"))
         writer.wait(10)
-
-
-def run_in_shell(words: str, **env: str) -> Done:
-    settings = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | env
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -m kvcalc {words}"], capture_output=True, text=True, timeout=60, env=settings, check=False)
-    assert "Traceback" not in done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.mark.parametrize("words", ["prefix -", "verify --log - -m llama-3-8b", f"replay - {' '.join(GPU)}", f"fit {' '.join(GPU)} --lengths -"])
-def test_a_closed_standard_input_is_told(words: str) -> None:
-    assert one_line(run_in_shell(f"{words} <&-"), ExitCode.ENVIRONMENT) == "standard input is closed"
-
-
-WRITERS = ("--version", "--help", "estimate -m llama-3-8b", "estimate -m llama-3-8b --json", f"sweep {' '.join(GPU)} -c 1K,2K --csv", "gpus")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("words", WRITERS)
-def test_a_full_disk_is_told(words: str) -> None:
-    for env in ({}, {"PYTHONUNBUFFERED": "1"}):
-        done = run_in_shell(f"{words} >/dev/full", **env)
-        assert (done.code, done.err) == (4, "error: the answer cannot be written: No space left on device\n")
-
-
-@pytest.mark.parametrize("words", WRITERS)
-def test_a_closed_standard_output_is_no_error(words: str) -> None:
-    assert run_in_shell(f"{words} >&-") == Done(0, "", "")
-
-
-def test_an_error_that_nobody_can_read_is_still_an_exit_code() -> None:
-    for where in ("2>&-", "2>/dev/full"):
-        assert run_in_shell(f"nosuch {where}") == Done(2, "", "")
 
 
 NAMES = (b"a\nb.json", b"\x1b[31mred.json", b"\xff.json", b"[red]x.json", "\u202e\u00e9.json".encode())

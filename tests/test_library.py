@@ -230,9 +230,8 @@ print("equal", sum(each.startswith("{") for answers in together for each in answ
 def test_threads_that_begin_at_once_get_what_one_gets() -> None:
     """In a process of its own, so that all 16 meet modules, schemas and caches that nobody has used before."""
     names = [name for name in preset_names() if name.startswith(("llama-3", "gemma-3-", "qwen3-", "gpt-oss"))][:20]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", THREADS, *names], capture_output=True, text=True, env=env, timeout=300, check=False)
+        done = subprocess.run([sys.executable, "-c", THREADS, *names], capture_output=True, text=True, timeout=300, check=False)
         assert (done.stdout, done.stderr) == ("equal True\n", "")
 
 
@@ -240,13 +239,13 @@ def test_it_is_the_function_whatever_was_imported_before() -> None:
     """`kvcalc.fit` is a module too, to which Python would set the name once it is loaded."""
     code = "import kvcalc.fit, kvcalc.speed, kvcalc; import kvcalc.compare, kvcalc.estimate; print(kvcalc.fit.__name__, kvcalc.estimate('llama-3-8b').batch)"
     for before in ("", "import kvcalc; kvcalc.estimate; ", "from kvcalc import estimate, fit, KvcalcError; "):
-        done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("fit 1\n", "")
 
 
 def test_import_loads_nothing_and_lists_what_there_is() -> None:
     code = "import sys; before = set(sys.modules); import kvcalc; print(sorted(set(sys.modules) - before)); print(set(kvcalc.__all__) <= set(dir(kvcalc)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(eval(done.stdout.splitlines()[0])) <= {"kvcalc", "types", "_types"}
     assert done.stdout.splitlines()[1] == "True"
     for name in kvcalc.__all__:
@@ -288,9 +287,8 @@ def test_a_user_s_program_is_typed(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(USER)
     (tmp_path / "wrong.py").write_text("import kvcalc\n" + "".join(f"{line}\n" for line in WRONG))
     mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "--follow-imports=silent"]
-    env = {**os.environ, "MYPYPATH": "", "PYTHONPATH": str(ROOT)}
     for name, expected in (("good.py", []), ("wrong.py", list(WRONG.values()))):
-        done = subprocess.run([*mypy, name], capture_output=True, text=True, cwd=tmp_path, env={**env, "MYPYPATH": str(ROOT)}, timeout=300, check=False)
+        done = subprocess.run([*mypy, name], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, timeout=300, check=False)
         found = [line.rpartition("[")[2].removesuffix("]") for line in done.stdout.splitlines() if line.startswith(name) and ": error: " in line]
         assert found == expected, done.stdout
 

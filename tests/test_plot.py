@@ -507,7 +507,7 @@ ASK = ("fit", "-m", "llama-3-8b", "--kv-mem", "20GiB")
 @pytest.mark.parametrize("kind", ["svg", "png", "html", "SVG"])
 def test_a_file_is_written_beside_the_answer(tmp_path: Path, kind: str) -> None:
     plain = kvcalc(*ASK, "--json")
-    done = kvcalc(*ASK, "--json", "--save", f"out.{kind}", cwd=tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[1])})
+    done = kvcalc(*ASK, "--json", "--save", f"out.{kind}", cwd=tmp_path)
     assert (done.code, done.out) == (0, plain.out)
     data = (tmp_path / f"out.{kind}").read_bytes()
     assert done.err.splitlines()[-1] == f"wrote out.{kind} ({len(data):,} bytes)"
@@ -586,7 +586,7 @@ def test_it_refuses(tmp_path: Path, words: tuple[str, ...], code: int, said: str
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     """Missing, or broken in a way that shows only when it is loaded; the terminal needs none."""
-    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"}
+    env = {"PYTHONPATH": str(tmp_path)}
     (tmp_path / "matplotlib").mkdir()
     (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('numpy is of another release')")
     done = kvcalc(*ASK, "--save", str(tmp_path / "out.png"), env=env)

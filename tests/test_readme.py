@@ -54,7 +54,7 @@ def test_the_recipe_for_a_model_works_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "tiny-2b.yaml").write_text(recipe)
     assert len(recipe.splitlines()) <= 12
     assert len(load_model(str(tmp_path / "tiny-2b.yaml")).spec.layers) == 26
-    assert kvcalc("estimate", "--model", "./tiny-2b.yaml", "--quiet", cwd=tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[1])}).code == 0
+    assert kvcalc("estimate", "--model", "./tiny-2b.yaml", "--quiet", cwd=tmp_path).code == 0
 
 
 def test_the_recipe_for_an_architecture_names_what_there_is() -> None:

@@ -50,7 +50,7 @@ def test_a_log_that_is_piped() -> None:
 def test_a_server_that_did_not_start(tmp_path: Path) -> None:
     """What would have let it start is asked of the solver: 3.97 GiB hold 32,496 tokens of Llama-3.1-8B (the log: 32,512, of a figure that was rounded)."""
     (tmp_path / "start.log").write_bytes(REFUSED)
-    done = kvcalc("verify", "--log", "start.log", "--model", "llama-3.1-8b", "--gpu", "a10g", cwd=tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[1])})
+    done = kvcalc("verify", "--log", "start.log", "--model", "llama-3.1-8b", "--gpu", "a10g", cwd=tmp_path)
     assert "12.03 GiB too little" in " ".join(done.out.split())
     assert "--context 32496" in done.out
 
