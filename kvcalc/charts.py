@@ -14,7 +14,7 @@ from kvcalc.results.plot import Axis, Chart, Mark, Quantity, Series
 from kvcalc.results.speed import Speed
 from kvcalc.results.sweep import Sweep, SweptFit
 from kvcalc.search import largest
-from kvcalc.units import binary_unit, format_bytes
+from kvcalc.units import binary_unit, counted, format_bytes
 
 LOG_FROM: Final = 8
 """The ratio of its ends from which an axis is logarithmic: points that double would lie in one corner of a linear one after three times."""
@@ -116,8 +116,8 @@ def _requests_chart(question: Question, contexts: Sequence[int], forms: Sequence
         x=axis("length of each request", "tokens", "tokens", contexts),
         y=y,
         series=tuple(_requests_series(form, contexts, zeros=y.scale == "linear") for form in forms),
-        marks=(Mark(name=f"asked, {_tokens(asked)}", axis="x", value=asked), *limit),
-        captions=(f"Of {_tokens(asked)}: {'; '.join(_said(form, asked) for form in forms)}.", *_longest(forms, contexts[-1])),
+        marks=(Mark(name=f"asked, {counted(asked, 'token')}", axis="x", value=asked), *limit),
+        captions=(f"Of {counted(asked, 'token')}: {'; '.join(_said(form, asked) for form in forms)}.", *_longest(forms, contexts[-1])),
     )
 
 
@@ -140,11 +140,8 @@ def _longest(forms: Sequence[_Form], longest: int) -> Iterable[str]:
     """Where the lines end, for those that do not reach the longest request."""
     for form in forms:
         if form.longest < longest:
-            yield f"{form.name}: up to {'~' if form.estimated else ''}{_tokens(form.longest)} fit." if form.longest else f"{form.name}: no length fits."
-
-
-def _tokens(number: int) -> str:
-    return "1 token" if number == 1 else f"{number:,} tokens"
+            most = f"up to {'~' if form.estimated else ''}{counted(form.longest, 'token')} fit" if form.longest else "no length fits"
+            yield f"{form.name}: {most}."
 
 
 def _slots_chart(question: Question, contexts: Sequence[int], forms: Sequence[_Form]) -> Chart:
@@ -159,10 +156,10 @@ def _slots_chart(question: Question, contexts: Sequence[int], forms: Sequence[_F
         y=axis("cache", "bytes", unit, [budgeted, *(size for row in sizes for size in row)]),
         series=tuple(Series(name=form.name, points=tuple(zip(contexts, row, strict=True))) for form, row in zip(forms, sizes, strict=True)),
         marks=(
-            Mark(name=f"asked, {_tokens(asked)}", axis="x", value=asked),
+            Mark(name=f"asked, {counted(asked, 'token')}", axis="x", value=asked),
             Mark(name=f"KV budget, {'~' if forms[0].estimated else ''}{format_bytes(budgeted, unit)}", axis="y", value=budgeted),
         ),
-        captions=(f"Of {_tokens(asked)}: {at_asked}.", *_longest(forms, contexts[-1])),
+        captions=(f"Of {counted(asked, 'token')}: {at_asked}.", *_longest(forms, contexts[-1])),
     )
 
 

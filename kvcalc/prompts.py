@@ -3,37 +3,29 @@
 Nothing that is read stands in a message or an answer: lines are named by their number.
 """
 
-import gzip
 import json
 import os
-import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from kvcalc.errors import ExitCode, KvcalcError, printable
-from kvcalc.files import STDIN, opened, path_named, standard_input
+from kvcalc.files import MOST_UNREADABLE, STDIN, Progress, opened_lines, path_named, size_of, source_of
 from kvcalc.prefix.prompt import NESTED, Prompt, RecordError, from_record, plain
 from kvcalc.prefix.sharing import Encode
 from kvcalc.results.prefix import Malformed, Reading
-from kvcalc.units import format_bytes
 
 MOST_LINE_BYTES: Final = 64 << 20
 """Of one line: many times the longest context. A longer one is counted as malformed."""
-MOST_SKIPPED_BYTES: Final = 1 << 28
-"""Of one line that is too long: what does not end then has no lines."""
-MOST_UNREADABLE: Final = 100_000
-"""Lines before the first prompt: a file, or a pipe without end, of which none of so many holds one is none of prompts."""
 TRIED_LINES: Final = 16
 """Lines by which the form of a file is told, or fewer that are long."""
 TRIED_BYTES: Final = 1 << 20
 FORMS: Final = "a JSON object a line with messages, prompt, input or text, an OpenAI batch file, or plain text, a prompt a line"
 SHOWN_MALFORMED: Final = 5
-GZIP: Final = b"\x1f\x8b"
 
 Form = Literal["jsonl", "text"]
 
@@ -49,19 +41,19 @@ def form_named(text: str) -> Form:
 
 class PromptFile:
     """The prompts of a file, or of what is piped in (`-`), which can be read once. `form` is told by its first lines where it is not stated; `strict` stops at
-    the first line that holds no prompt. `progress` is told how many bytes of the file were taken, and of how many.
+    the first line that holds no prompt. `progress` is told how far the file was read.
     """
 
-    def __init__(self, name: str, *, form: Form | None, strict: bool, progress: Callable[[int, int], None] | None = None) -> None:
-        self.name = "standard input" if name == STDIN else name
-        self._path = None if name == STDIN else path_named(name)
+    def __init__(self, name: str, *, form: Form | None, strict: bool, progress: Progress | None = None) -> None:
+        self.name = source_of(name)
+        self._file = name
         self._strict = strict
         self._progress = progress
         self._form = form
         self._first: Reading | None = None
-        if self._path is not None:
-            self._check(self._path)
-        self.again = self._path is not None and os.path.isfile(self._path)  # noqa: PTH113 (pathlib raises for a name that no file can have)
+        if name != STDIN:
+            self._check(path_named(name))
+        self.again = size_of(name) is not None
         """Whether it can be read twice: a pipe cannot, under whatever name."""
 
     @property
@@ -126,8 +118,8 @@ class PromptFile:
 
     def _lines(self) -> Iterator[tuple[int, bytes | None]]:
         """Each line with its number, None in place of one that is too long. The first ones tell the form."""
-        with self._opened() as opened:
-            numbered = enumerate(_cut(opened), 1)
+        with opened_lines(self._file, MOST_LINE_BYTES, self._progress) as lines:
+            numbered = ((number, None if cut else text) for number, text, cut in lines)
             ahead: list[tuple[int, bytes | None]] = []
             if self._form is None:
                 full = full_bytes = 0
@@ -145,61 +137,12 @@ class PromptFile:
             yield from ahead
             yield from numbered
 
-    @contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
-        """The file, or what is piped in; unpacked where it is gzipped."""
-        path = self._path
-        with standard_input() if path is None else opened(path, self.name, pipes=True) as file:
-            try:
-                packed = file.peek(2)[:2] == GZIP
-            except OSError as error:
-                raise KvcalcError(f"{self.name[:200]} cannot be read: {error.strerror}") from None
-            counted = file if path is None or self._progress is None else cast("IO[bytes]", _Counted(file, path.stat().st_size, self._progress))
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=counted)) if packed else counted
-
     def _check(self, path: Path) -> None:
         """Raises KvcalcError where there is no such file."""
         if os.path.isdir(path):  # noqa: PTH112 (pathlib raises for a name that no file can have)
             raise KvcalcError(f"{self.name[:200]} is a folder", hint="name one file of prompts, or pipe several: cat *.jsonl | kvcalc prefix -")
         if not os.path.exists(path):  # noqa: PTH110 (as above)
             raise KvcalcError(f"there is no file {self.name[:200]}", hint="name a file of prompts, or - for what is piped in")
-
-
-class _Counted:
-    """A file that tells how far it was read."""
-
-    def __init__(self, file: IO[bytes], size: int, progress: Callable[[int, int], None]) -> None:
-        self._file, self._size, self._progress, self._done = file, size, progress, 0
-
-    def read(self, size: int = -1) -> bytes:
-        return self._told(self._file.read(size))
-
-    def readline(self, size: int = -1) -> bytes:
-        return self._told(self._file.readline(size))
-
-    def _told(self, data: bytes) -> bytes:
-        self._done += len(data)
-        self._progress(self._done, self._size)
-        return data
-
-
-def _cut(file: IO[bytes]) -> Iterator[bytes | None]:
-    """Lines, None in place of one that is longer than MOST_LINE_BYTES. Raises KvcalcError where a packed file is damaged."""
-    try:
-        first = True
-        while line := file.readline(MOST_LINE_BYTES + 1):
-            if len(line) > MOST_LINE_BYTES:
-                skipped = 0
-                while (rest := file.readline(1 << 20)) and not rest.endswith(b"\n"):
-                    skipped += len(rest)
-                    if skipped > MOST_SKIPPED_BYTES:
-                        raise KvcalcError(f"a line does not end within {format_bytes(MOST_SKIPPED_BYTES)}", hint="a prompt stands on a line of its own")
-                yield None
-            else:
-                yield line.removeprefix(b"\xef\xbb\xbf") if first else line
-            first = False
-    except (OSError, EOFError, zlib.error) as error:
-        raise KvcalcError(f"the file cannot be read to its end: {type(error).__name__}", hint="a packed file may be cut off: gzip -t tests it") from None
 
 
 def _form_of(lines: Sequence[bytes]) -> Form:

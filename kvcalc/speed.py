@@ -19,6 +19,7 @@ from kvcalc.results.shared import Parallel
 from kvcalc.results.speed import BatchRow, Chunked, Doubling, ExpertsInfo, Lever, MachineInfo, Phase, Rate, Recomputed, Speed
 from kvcalc.search import largest
 from kvcalc.timing import Clock, Times, seconds_of
+from kvcalc.units import counted
 
 MOST_BATCH: Final = 1 << 20
 """The largest batch that is asked whether its step computes for longer than it moves bytes."""
@@ -167,7 +168,7 @@ def _memory_requests(question: Question) -> tuple[int | None, list[Note]]:
     held = found.held
     if held >= asked.batch:
         return held, []
-    text = f"memory holds {held:,} requests of {asked.context:,} tokens, not the {asked.batch:,} that are timed: `kvcalc fit` says what would"
+    text = f"memory holds {counted(held, 'request')} of {counted(asked.context, 'token')}, not the {asked.batch:,} that are timed: `kvcalc fit` says what would"
     return held, [Note(code="memory", text=text)]
 
 

@@ -1,50 +1,36 @@
 """Request traces as files: the place that opens them. A trace is read line by line, however long it is."""
 
 import csv
-import gzip
 import heapq
-import io
 import json
-import os
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from math import inf, isfinite
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from kvcalc.errors import ExitCode, KvcalcError, printable, without_halves
-from kvcalc.files import STDIN, opened, path_named, standard_input
-from kvcalc.replay.requests import ID_TOKENS, MOST_TOKENS, Kind, Reading, Row
-from kvcalc.units import exact_int, format_bytes, shorten
+from kvcalc.errors import ExitCode, KvcalcError, printable
+from kvcalc.files import MOST_UNREADABLE, Line, Progress, opened_lines, source_of
+from kvcalc.replay.requests import ID_TOKENS, MOST_TOKENS, Reading, Row
+from kvcalc.results.replay import Identity, TraceKind
+from kvcalc.units import exact_int, shorten
 from kvcalc.workload import Lengths
 
 MOST_LINE_BYTES: Final = 1 << 22
 """A longer line is no request: a million block ids are shorter."""
-MOST_SKIPPED_BYTES: Final = 1 << 28
-"""Of one line that is too long: what does not end then has no lines."""
-MOST_UNREADABLE: Final = 100_000
-"""Lines before the first request: a file, or a pipe without end, of which none of so many tells one is no trace."""
 MOST_SECONDS: Final = 10**10
 WINDOW: Final = 4096
 """Lines among which requests are put in the order of their arrival."""
 SHOWN: Final = 5
 """Malformed lines that are told."""
 
-GZIP: Final = b"\x1f\x8b"
-BINARY: Final = {b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
-"""What else traces come in, by how it begins."""
-
-Progress = Callable[[int], None]
-"""Told from time to time how many bytes of the file have been read."""
-
 
 class Schema(NamedTuple):
     """The columns of a kind of trace. `per_second`: units of its time stamps in a second, None where they are a date. `optional` names a session."""
 
-    kind: Kind
+    kind: TraceKind
     arrival: str
     prompt: str
     output: str
@@ -85,10 +71,9 @@ def open_trace(name: str, *, strict: bool = False, progress: Progress | None = N
     Raises KvcalcError for a file that cannot be read or is no trace, and where `strict` for the first malformed line; while rows are taken also for a header
     of another kind of trace among them.
     """
-    source = _source(name)
-    with _opened(name) as raw:
-        text = _unpacked(raw, source)
-        lines = _lines(text, raw, progress)
+    source = source_of(name)
+    with opened_lines(name, MOST_LINE_BYTES, progress) as read:
+        lines = _decoded(read)
         yield _trace(_first(lines, source), lines, source, strict=strict)
 
 
@@ -110,9 +95,9 @@ def read_lengths(name: str) -> Lengths:
     without any. It is opened once: a pipe does not begin again.
     """
     counts: Counter[int] = Counter()
-    source = _source(name)
-    with _opened(name) as raw:
-        lines = _lines(_unpacked(raw, source), raw, None)
+    source = source_of(name)
+    with opened_lines(name, MOST_LINE_BYTES) as read:
+        lines = _decoded(read)
         first = _first(lines, source)
         if first is not None and first[1].strip().isdecimal():
             for number, line in chain([first], lines):
@@ -139,11 +124,6 @@ def lengths_of(numbers: Iterable[object]) -> Lengths:
     return _lengths(counts, "the list of lengths")
 
 
-def _source(name: str) -> str:
-    """What a file is called in messages and answers."""
-    return "standard input" if name == STDIN else without_halves(name)
-
-
 def _first(lines: Iterator[tuple[int, str]], source: str) -> tuple[int, str] | None:
     """The first line that says something, None where there is none. Raises KvcalcError where it does not come."""
     for number, line in lines:
@@ -164,46 +144,9 @@ def _lengths(counts: Counter[int], source: str) -> Lengths:
     return Lengths(tuple(sorted(counts.items())), source)
 
 
-def _opened(name: str) -> AbstractContextManager[io.BufferedReader]:
-    return standard_input() if name == STDIN else opened(path_named(name), name, pipes=True)
-
-
-def size_of(name: str) -> int | None:
-    """Bytes of a trace's file, None where that is not known."""
-    path = path_named(name)
-    return os.path.getsize(path) if os.path.isfile(path) else None  # noqa: PTH113, PTH202 (pathlib raises for a name that no file can have)
-
-
-def _unpacked(raw: io.BufferedReader, source: str) -> IO[bytes] | gzip.GzipFile:
-    try:
-        begin = raw.peek(8)[:8]
-    except OSError as error:
-        raise KvcalcError(f"{shorten(source)} cannot be read: {error.strerror}") from None
-    if begin.startswith(GZIP):
-        return gzip.open(raw)
-    for magic, form in BINARY.items():
-        if begin.startswith(magic):
-            raise KvcalcError(f"{shorten(source)} is a {form} file", hint="unpack it to CSV or JSONL, or pipe it in: ... | kvcalc replay - ...")
-    return raw
-
-
-def _lines(text: IO[bytes] | gzip.GzipFile, raw: io.BufferedReader, progress: Progress | None) -> Iterator[tuple[int, str]]:
-    """Each line and its number; one that is too long is cut, and what is left of it skipped."""
-    number = 0
-    try:
-        while line := text.readline(MOST_LINE_BYTES):
-            number += 1
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
-            skipped = 0
-            while not line.endswith(b"\n") and len(line) == MOST_LINE_BYTES:
-                line = text.readline(MOST_LINE_BYTES)
-                skipped += len(line)
-                if skipped > MOST_SKIPPED_BYTES:
-                    raise KvcalcError(f"line {number:,} does not end within {format_bytes(MOST_SKIPPED_BYTES)}", hint="a trace has a request a line")
-            if progress is not None and number % 4096 == 0:
-                progress(raw.tell())
-    except (OSError, EOFError, zlib.error) as error:
-        raise KvcalcError(f"line {number + 1} cannot be read: {printable(str(error))}", hint="is the file whole?") from None
+def _decoded(lines: Iterator[Line]) -> Iterator[tuple[int, str]]:
+    for number, text, _ in lines:
+        yield number, text.decode(errors="replace")
 
 
 def _parser(first: str, source: str) -> tuple[Callable[[str], Row], Reading]:
@@ -214,7 +157,7 @@ def _parser(first: str, source: str) -> tuple[Callable[[str], Row], Reading]:
         except _MalformedError as error:
             raise KvcalcError(f"{shorten(source)} is no trace: its first line is {error}", hint=_known()) from None
         schema = _schema(names, source)
-        identity: Literal["blocks", "sessions"] | None = "blocks" if schema.ids is not None else "sessions" if schema.session in names else None
+        identity: Identity | None = "blocks" if schema.ids is not None else "sessions" if schema.session in names else None
         return _json_parser(schema, names), Reading(source, schema.kind, identity)
     try:
         columns = [name.strip() for name in _cells(first)]

@@ -157,6 +157,11 @@ def parse_part(text: str) -> Decimal:
     return part
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 layer, 32 layers."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def binary_unit(size_bytes: int) -> str:
     """The largest binary unit in which `size_bytes`, rounded to two decimals, is at least 1 (and still reads as it)."""
     best = "B"

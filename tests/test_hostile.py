@@ -315,15 +315,15 @@ def test_a_trace_without_requests_ends(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_line_without_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "MOST_SKIPPED_BYTES", 100)
+    monkeypatch.setattr(files, "MOST_SKIPPED_BYTES", 100)
     path = tmp_path / "t.csv"
     path.write_text('{"arrival":0,"prompt":1,"output":1}\n' + "x" * 200)
     monkeypatch.setattr(traces, "MOST_LINE_BYTES", 40)
     assert refused(lambda: read_lengths(str(path))) == "line 2 does not end within 100 B"
     monkeypatch.setattr(prompts, "MOST_LINE_BYTES", 10)
-    monkeypatch.setattr(prompts, "MOST_SKIPPED_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MOST_SKIPPED_BYTES", 1 << 20)
     path.write_text("x" * (5 << 20))
-    assert refused(lambda: list(PromptFile(str(path), form=None, strict=False).read())) == "a line does not end within 1.00 MiB"
+    assert refused(lambda: list(PromptFile(str(path), form=None, strict=False).read())) == "line 1 does not end within 1.00 MiB"
 
 
 def test_a_file_without_prompts_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -613,20 +613,24 @@ def test_a_packed_file_is_read_through(tmp_path: Path) -> None:
     found, _ = read(tmp_path / "f.gz", gzip.compress(f"{HELLO}\n{HELLO}\n".encode()))
     assert len(found) == 2
     packed = bytearray(gzip.compress(random.Random(0).randbytes(5000).hex().encode()))
-    with pytest.raises(KvcalcError, match="cannot be read to its end"):
+    with pytest.raises(KvcalcError, match="line 1 cannot be read"):
         read(tmp_path / "f.gz", bytes(packed[:-3000]))
     packed[2000:2100] = bytes(100)
-    with pytest.raises(KvcalcError, match="cannot be read to its end"):
+    with pytest.raises(KvcalcError, match="line 1 cannot be read"):
         read(tmp_path / "f.gz", bytes(packed))
 
 
 def test_how_far_it_was_read_is_told(tmp_path: Path) -> None:
-    path, told = tmp_path / "f", list[tuple[int, int]]()
-    path.write_text(f"{HELLO}\n" * 3)
-    size = path.stat().st_size
-    list(PromptFile(str(path), form=None, strict=False, progress=lambda *numbers: told.append(numbers)).read())
-    assert told[0] == (size // 3, size)
-    assert told[-1] == (size, size)
+    """In bytes of the file, after each MiB of lines and at the end; a packed file as it is packed."""
+    told = list[int]()
+    line = f'"{"x" * (1 << 19)}"\n'.encode()
+    for path, content in ((tmp_path / "f", line * 5), (tmp_path / "f.gz", gzip.compress(line * 5))):
+        path.write_bytes(content)
+        told.clear()
+        list(PromptFile(str(path), form=None, strict=False, progress=told.append).read())
+        assert len(told) == 3
+        assert told == sorted(told)
+        assert told[-1] == len(content)
 
 
 # The command

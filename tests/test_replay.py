@@ -32,7 +32,7 @@ from kvcalc.replay.stairs import Stairs, stairs
 from kvcalc.replay.synthetic import parse_synthetic
 from kvcalc.replay.tally import Course, Histogram
 from kvcalc.results.fit import GpuInfo
-from tests.command import kvcalc
+from tests.command import COMMAND, environment, kvcalc
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 CHAT = "prompt=lognormal(100,1.0) output=geometric(338) rate=30/s requests=1500"
@@ -610,14 +610,14 @@ def test_the_screen() -> None:
 
 def test_a_bar_on_a_terminal_and_the_answer_elsewhere() -> None:
     mine, terminal = pty.openpty()
-    words = [sys.executable, "-m", "kvcalc", *WORDS, *SMALL]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL) as process:
+    words = [*COMMAND, *WORDS, "--synthetic", "prompt=constant(100) output=constant(10) rate=50/s requests=30000"]  # about two seconds
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL, env=environment({"TERM": "xterm"})) as process:
         out = process.communicate(timeout=60)[0].decode()
     os.close(terminal)
-    assert "replaying" in os.read(mine, 10_000).decode()
+    assert "%" in os.read(mine, 10_000).decode()
     os.close(mine)
-    assert out.startswith("llama-3.1-8b on NVIDIA H100 SXM5 80GB: all 20 requests fit")
-    assert "replaying" not in out
+    assert out.startswith("llama-3.1-8b on NVIDIA H100 SXM5 80GB: all 30,000 requests fit")
+    assert "\x1b" not in out
 
 
 def test_a_pipe() -> None:

@@ -24,6 +24,7 @@ from kvcalc.fit import answer
 from kvcalc.gpus import find_gpu
 from kvcalc.layers import ModelSpec
 from kvcalc.packing import KvDtype, parse_kv_dtype
+from kvcalc.render import progress
 from kvcalc.render import rows as rendered_rows
 from kvcalc.results.fit import Fit, GpuInfo
 from kvcalc.results.sweep import Refused, Row, Sweep, SweptFit
@@ -421,13 +422,13 @@ def test_a_bar_is_shown_on_a_terminal_alone_and_only_for_long(monkeypatch: pytes
     rows: list[Row] = [Refused(options={}, context=length, batch=1, refused="no") for length in range(1000)]
 
     def shown(patience_s: float, stream: io.StringIO) -> str:
-        monkeypatch.setattr(rendered_rows, "PATIENCE_S", patience_s)
+        monkeypatch.setattr(progress, "PATIENCE_S", patience_s)
         monkeypatch.setattr(sys, "stderr", stream)
         assert list(rendered_rows.watched(iter(rows), 1000, streamed=False)) == rows
         return stream.getvalue()
 
     monkeypatch.setenv("TERM", "xterm")
-    assert "/1000" in shown(-1.0, _Terminal())
+    assert "%" in shown(-1.0, _Terminal())
     assert shown(60.0, _Terminal()) == ""
     assert shown(-1.0, io.StringIO()) == ""
 

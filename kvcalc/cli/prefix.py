@@ -1,8 +1,5 @@
 """`kvcalc prefix`."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
@@ -36,13 +33,15 @@ def prefix(
     Hit rates of the prefix cache, where sharing breaks and what that costs; with a model and a GPU also under the KV budget. No word of
     a prompt is shown.
     """
+    from kvcalc.files import size_of
     from kvcalc.prefix.answer import answer
     from kvcalc.prompts import PromptFile, encode_bytes, form_named, load_tokenizer
+    from kvcalc.render.progress import progress
 
     deployed = cached_on(call.params, DEFAULTS)
     encode = encode_bytes if tokenizer is None else load_tokenizer(tokenizer)
-    with _progress() as progress:
-        prompts = PromptFile(file, form=None if form is None else form_named(form), strict=strict, progress=progress)
+    with progress(size_of(file)) as told:
+        prompts = PromptFile(file, form=None if form is None else form_named(form), strict=strict, progress=told)
         result = answer(prompts.read, encode, deployed, lambda: prompts.reading, again=prompts.again, by_tokenizer=tokenizer is not None)
     if as_json:
         print(result.to_json())
@@ -51,15 +50,3 @@ def prefix(
         from kvcalc.render.style import console_for_stdout
 
         render_prefix(result, console_for_stdout())
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """What is told how much of the file was read: a bar where a person looks on."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from kvcalc.render.progress import reading_bar
-
-    with reading_bar() as told:
-        yield told

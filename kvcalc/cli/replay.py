@@ -14,8 +14,8 @@ from kvcalc.cli.options import DEPLOYMENT, MODEL, RATIO, Context, Json, ServerNa
 from kvcalc.errors import ExitCode
 
 if TYPE_CHECKING:
-    from kvcalc.replay.fleet import Routing
     from kvcalc.replay.requests import Reading, Row
+    from kvcalc.results.replay import Routing
 
 
 @with_options(MODEL, BUDGET, DEPLOYMENT, MACHINE)
@@ -83,36 +83,23 @@ def _routing_named(name: str | None) -> "Routing":
 @contextmanager
 def _requests(file: str | None, synthetic: str | None, *, strict: bool) -> "Iterator[tuple[Iterator[Row], Reading]]":
     """The requests of a file, or drawn ones, with a bar on a terminal that says how far they are."""
-    import sys
-
+    from kvcalc.files import size_of
+    from kvcalc.render.progress import progress
     from kvcalc.replay.requests import Reading
     from kvcalc.replay.synthetic import parse_synthetic
-    from kvcalc.traces import open_trace, size_of
+    from kvcalc.traces import open_trace
 
-    told = sys.stderr.isatty()
     if synthetic is not None:
         drawn = parse_synthetic(synthetic)
-        with _progress(drawn.requests if told else None) as progress:
-            yield _counted(drawn.rows(), progress), Reading(synthetic, "synthetic")
+        with progress(drawn.requests) as told:
+            yield _counted(drawn.rows(), told), Reading(synthetic, "synthetic")
     elif file is not None:
-        with _progress(size_of(file) if told else None) as progress, open_trace(file, strict=strict, progress=progress) as trace:
+        with progress(size_of(file)) as told, open_trace(file, strict=strict, progress=told) as trace:
             yield trace
 
 
-@contextmanager
-def _progress(total: int | None) -> Iterator[Callable[[int], None] | None]:
-    """None where there is no terminal, and for what has no length: rich is not loaded then."""
-    if total is None:
-        yield None
-        return
-    from kvcalc.render.replay import progress
-
-    with progress(total) as told:
-        yield told
-
-
-def _counted(rows: "Iterator[Row]", progress: Callable[[int], None] | None) -> "Iterator[Row]":
+def _counted(rows: "Iterator[Row]", told: Callable[[int], None] | None) -> "Iterator[Row]":
     for number, row in enumerate(rows):
-        if progress is not None and number % 4096 == 0:
-            progress(number)
+        if told is not None and number % 4096 == 0:
+            told(number)
         yield row

@@ -11,11 +11,12 @@ from kvcalc.explain.cached import cache_topic
 from kvcalc.explain.formula import dtype_topic, formula_topic, layers_topic
 from kvcalc.explain.parallel import parallel_topic
 from kvcalc.explain.serving import paging_topic, prefill_decode_topic, prefix_topic
-from kvcalc.explain.subject import Part, Subject, counted
+from kvcalc.explain.subject import Part, Subject
 from kvcalc.layers import Note
 from kvcalc.machine import Machine
 from kvcalc.results.explain import Explanation, Topic, TopicName
 from kvcalc.results.shared import Parallel
+from kvcalc.units import counted
 
 ALL: Final = "all"
 """What stands for every topic."""

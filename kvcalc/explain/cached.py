@@ -6,9 +6,9 @@ from kvcalc.engines.base import LayerUse, Options, Plan
 from kvcalc.engines.transformers import TRANSFORMERS
 from kvcalc.engines.work import generated
 from kvcalc.errors import KvcalcError
-from kvcalc.explain.subject import Part, Subject, counted, element_size, listed, plain, row_formula
+from kvcalc.explain.subject import Part, Subject, element_size, listed, plain, row_formula
 from kvcalc.results.explain import Column, Formula, Paragraph, Row, Table
-from kvcalc.units import format_ratio
+from kvcalc.units import counted, format_ratio
 
 MOST_GENERATED = 4096
 """Tokens for which computing without a cache is shown, where the context is longer."""

@@ -8,10 +8,10 @@ from kvcalc.engines.ideal import IDEAL
 from kvcalc.errors import KvcalcError
 from kvcalc.estimate import product, row_product
 from kvcalc.explain.cached import row_words
-from kvcalc.explain.subject import Part, Subject, counted, element_size, sized
+from kvcalc.explain.subject import Part, Subject, element_size, sized
 from kvcalc.packing import PACKINGS, KvDtype
 from kvcalc.results.explain import Column, Formula, Paragraph, Row, Symbol, Table
-from kvcalc.units import format_bytes, format_ratio
+from kvcalc.units import counted, format_bytes, format_ratio
 
 SHOWN_DTYPES: Final = ("fp8", "q8_0", "q4_0")
 """Beside the model's own: 8 bits with no scale in the row, and blocks of 32 with a scale."""

@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 from kvcalc.engines.ideal import IDEAL
 from kvcalc.errors import KvcalcError
-from kvcalc.explain.subject import Part, Subject, counted, listed, sized
+from kvcalc.explain.subject import Part, Subject, listed, sized
 from kvcalc.results.explain import Column, Paragraph, Row, Table
+from kvcalc.units import counted
 
 
 class _Layout(NamedTuple):

@@ -6,11 +6,11 @@ from typing import Final
 from kvcalc.engines.base import Plan
 from kvcalc.engines.work import Costs, Work, decode, prefill
 from kvcalc.errors import KvcalcError
-from kvcalc.explain.subject import Part, Subject, counted, plain, sized
+from kvcalc.explain.subject import Part, Subject, plain, sized
 from kvcalc.results.explain import Column, Formula, Paragraph, Row, Table
 from kvcalc.results.speed import Side
 from kvcalc.timing import Clock, Times
-from kvcalc.units import format_bytes, format_ratio
+from kvcalc.units import counted, format_bytes, format_ratio
 
 OTHER_BATCH: Final = 16
 """The batch that is shown beside one request where none is asked for."""

@@ -18,7 +18,7 @@ from kvcalc.results.estimate import Estimate
 from kvcalc.results.explain import Formula, Paragraph, Unit
 from kvcalc.tensors import weighed
 from kvcalc.timing import Clock
-from kvcalc.units import format_bytes
+from kvcalc.units import counted, format_bytes
 
 ATTENTION = ("gqa", "mla")
 """Kernels of attention with queries: over K and V of heads, and over a latent."""
@@ -151,11 +151,6 @@ def _elements(kv_dtype: KvDtype) -> KvDtype:
 def sized(size_bytes: int) -> str:
     """A size in bytes, and where that is long in a larger unit too."""
     return f"{size_bytes:,} B" if size_bytes < 10_240 else f"{size_bytes:,} B ({format_bytes(size_bytes)})"
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things: 1 layer, 32 layers."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def listed(words: Sequence[str]) -> str:

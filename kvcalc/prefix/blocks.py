@@ -10,6 +10,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
+from kvcalc.search import largest
+
 SYMBOL_BYTES: Final = 4
 """What a token takes in `symbols`: an id in 32 bits, and as many bytes of English text:
 https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them (four characters, read 2026-11-29)."""
@@ -136,15 +138,8 @@ class PrefixCache:
 
     def _agreeing(self, held: bytes, wanted: bytes, at: int) -> int:
         """Bytes of whole digests that a run and a prompt have in common: at least the first, not all of the run's."""
-        low, high = 1, (min(len(held), len(wanted) - at)) // self._width
-        while low < high:
-            middle = (low + high + 1) // 2
-            size = middle * self._width
-            if wanted[at : at + size] == held[:size]:
-                low = middle
-            else:
-                high = middle - 1
-        return low * self._width
+        width = self._width
+        return width * largest(lambda blocks: wanted.startswith(held[: blocks * width], at), min(len(held), len(wanted) - at) // width)
 
     def _split(self, run: Run, common: int) -> Run:
         """The first part of a run; the run itself becomes the rest, since it is the end of the prompts that used it last."""

@@ -8,14 +8,14 @@ from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, notes, signed, with_version
 from kvcalc.results.compare import ComparedEstimate, ComparedFit, Comparison
 from kvcalc.results.fit import Difference
-from kvcalc.units import binary_unit
+from kvcalc.units import binary_unit, counted
 
 
 def render_compare(result: Comparison, console: Console) -> None:
     """A row a contender, then for each but the first what its request and its cache differ by."""
     rows: Sequence[ComparedFit | ComparedEstimate] = result.rows
     contexts = {row.context for row in rows}
-    of = f"of {contexts.pop():,} tokens" if len(contexts) == 1 else "of each context"
+    of = f"of {counted(contexts.pop(), 'token')}" if len(contexts) == 1 else "of each context"
     console.print(f"{len(rows)} side by side: a request {of}", style="bold", highlight=False, markup=False)
     console.print()
     names = _names(rows)

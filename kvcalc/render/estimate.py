@@ -5,13 +5,15 @@ from rich.console import Console
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, notes, with_version
 from kvcalc.results.estimate import Estimate, LayerRow
-from kvcalc.units import binary_unit, format_bytes, format_ratio
+from kvcalc.units import binary_unit, counted, format_bytes, format_ratio
 
 
 def render_estimate(result: Estimate, console: Console) -> None:
     """Total first, then how it comes about."""
-    number, kind, context = (result.batch, "request", "of {:,} tokens") if result.slots is None else (result.slots, "slot", "at a context of {:,}")
-    for_whom = f"{number:,} {kind}{'' if number == 1 else 's'} {context.format(result.context)}"
+    if result.slots is None:
+        for_whom = f"{counted(result.batch, 'request')} of {counted(result.context, 'token')}"
+    else:
+        for_whom = f"{counted(result.slots, 'slot')} at a context of {result.context:,}"
     total = f"{printable(result.model.name)}: {format_bytes(result.total_bytes)} of KV cache for {for_whom}"
     console.print(total, style="bold", highlight=False, markup=False)
     console.print(

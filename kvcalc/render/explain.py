@@ -9,7 +9,7 @@ from rich.console import Console
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, notes, with_version
 from kvcalc.results.explain import Column, Explanation, Formula, Paragraph, Row, Table, Topic, Unit
-from kvcalc.units import binary_unit, format_bytes
+from kvcalc.units import binary_unit, counted, format_bytes
 
 FLOPS: Final = {"FLOP": 1, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15, "EFLOP": 10**18}
 NARROW: Final = 60
@@ -32,7 +32,7 @@ def render_explain(result: Explanation, console: Console) -> None:
 
 
 def _headline(result: Explanation) -> str:
-    layers, tokens = (f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in ((result.layer_count, "layer"), (result.context, "token")))
+    layers, tokens = counted(result.layer_count, "layer"), counted(result.context, "token")
     return f"{printable(result.model.name)}: {layers}, {format_bytes(result.request_bytes)} of KV cache for a request of {tokens}"
 
 

@@ -9,7 +9,7 @@ from kvcalc.render.plot import draw_bar
 from kvcalc.render.style import Grid, in_unit, milliseconds, notes, signed, with_version
 from kvcalc.results.fit import Division, Figures, Fit, Fits, LatencyInfo
 from kvcalc.results.plot import memory_chart
-from kvcalc.units import binary_unit
+from kvcalc.units import binary_unit, counted
 
 
 def render_fit(result: Fit, console: Console) -> None:
@@ -101,15 +101,15 @@ def verdict(result: Fit) -> str:
     where = "" if result.parallel.dp == 1 else " in each replica"
     if result.fits and result.capacity.slots is not None:
         slots = result.capacity.slots
-        return f"{name}: {slots:,} slot{'' if slots == 1 else 's'} with {result.capacity.tokens:,} tokens together fit{'s' if slots == 1 else ''}{where}"
-    of = f"of {result.context:,} tokens" if result.mix is None else f"of mixed lengths up to {result.mix.max_tokens:,} tokens"
+        return f"{name}: {counted(slots, 'slot')} with {counted(result.capacity.tokens, 'token')} together fit{'s' if slots == 1 else ''}{where}"
+    of = f"of {counted(result.context, 'token')}" if result.mix is None else f"of mixed lengths up to {counted(result.mix.max_tokens, 'token')}"
     if result.fits:
-        return f"{name}: {_requests(held)} {of} fit{'s' if held == 1 else ''}{where}"
+        return f"{name}: {counted(held, 'request')} {of} fit{'s' if held == 1 else ''}{where}"
     if result.latency is not None and not result.lacking_bytes:
-        return f"{name}: {_requests(result.batch)} {of} {'is' if result.batch == 1 else 'are'} not served in time{where}"
+        return f"{name}: {counted(result.batch, 'request')} {of} {'is' if result.batch == 1 else 'are'} not served in time{where}"
     if result.limited_by == "weights":
         return f"{name} does not fit: {_over(result)}"
-    return f"{name}: {_requests(result.batch)} {of} {'does' if result.batch == 1 else 'do'} not fit{where}"
+    return f"{name}: {counted(result.batch, 'request')} {of} {'does' if result.batch == 1 else 'do'} not fit{where}"
 
 
 def _over(result: Fit) -> str:
@@ -120,10 +120,6 @@ def _over(result: Fit) -> str:
     if weights > usable:
         return f"its weights on one GPU, {in_unit(weights, unit)} {unit}, are {in_unit(weights - usable, unit)} {unit} more than the engine takes"
     return "its weights and what the engine keeps beside them leave nothing for the KV cache"
-
-
-def _requests(number: int) -> str:
-    return "1 request" if number == 1 else f"{number:,} requests"
 
 
 def memory_grid(result: Fit) -> Grid:
@@ -161,10 +157,10 @@ def pool_grid(result: Fit) -> Grid:
     table = Grid(left=["pool"], right=[""])
     if held.block_bytes > 1:
         table.add("blocks", f"{held.blocks:,}")
-        table.add(f"one block ({held.block_tokens:,} tokens)", f"{held.block_bytes:,} B")
+        table.add(f"one block ({counted(held.block_tokens, 'token')})", f"{held.block_bytes:,} B")
     whole = "one request" if held.slots is None else "the cache"
-    table.add(f"{whole} of {result.context:,} tokens", f"{in_unit(held.request_bytes, unit)} {unit}")
-    table.add("longest single request" if held.slots is None else "largest context", f"{held.max_context:,} tokens")
+    table.add(f"{whole} of {counted(result.context, 'token')}", f"{in_unit(held.request_bytes, unit)} {unit}")
+    table.add("longest single request" if held.slots is None else "largest context", counted(held.max_context, "token"))
     if result.mix is not None:
         table.add(f"requests of mixed lengths, {result.mix.safe_percent} of 100", f"{result.held:,}")
     elif result.limited_by in IN_TIME:
@@ -198,7 +194,7 @@ def workload_grids(result: Fit) -> list[Grid]:
         fits = Grid(left=["at once"], right=["requests"])
         fits.add("in the mean", f"{mix.mean_requests:,.1f}")
         fits.add(f"in {mix.safe_percent} of 100 draws", f"{mix.safe_requests:,}")
-        fits.add(f"all of {result.context:,} tokens", f"{mix.longest_requests:,}")
+        fits.add(f"all of {counted(result.context, 'token')}", f"{mix.longest_requests:,}")
         grids += [lengths, fits]
     return grids
 
@@ -256,7 +252,7 @@ def differences_grid(division: Division) -> Grid:
 def render_fits(result: Fits, console: Console) -> None:
     """One line a model; sizes in GiB of one GPU, a ~ before those that are estimated, a - before what is lacking."""
     contexts = {row.context for row in result.rows}
-    asked = f"{max(contexts):,} tokens, or the model's own maximum" if len(contexts) > 1 else f"{contexts.pop():,} tokens"
+    asked = f"{max(contexts):,} tokens, or the model's own maximum" if len(contexts) > 1 else counted(contexts.pop(), "token")
     console.print(f"Requests of {asked}; sizes in GiB on one GPU.", highlight=False, markup=False)
     table = Grid(left=["name"], right=["fits", "weights", "KV", "requests", "longest"])
     for row in result.rows:

@@ -5,18 +5,18 @@ from rich.console import Console
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, milliseconds, notes, with_version
 from kvcalc.results.prefix import Break, Breaks, Hits, Prefix, Rate, Reading
-from kvcalc.units import format_bytes
+from kvcalc.units import counted, format_bytes
 
 
 def render_prefix(result: Prefix, console: Console) -> None:
     """The hit rate and what breaks it first, then the caches, the tree and the breaks one by one."""
     mark = "~" if result.tokens_by == "bytes" else ""
     served = result.budget or result.unlimited
-    tokens = f"{mark}{result.unlimited.tokens:,} tokens"
+    tokens = f"{mark}{counted(result.unlimited.tokens, 'token')}"
     of = "" if result.budget is None else " under the KV budget"
-    _line(console, f"{_prompts(result.reading.prompts)}, {tokens}: {mark}{percent(served)} come from the prefix cache{of}", style="bold")
+    _line(console, f"{counted(result.reading.prompts, 'prompt')}, {tokens}: {mark}{percent(served)} come from the prefix cache{of}", style="bold")
     by = "" if result.model is None else f", {printable(result.model.name)} read from {printable(result.model.source)}"
-    block = f"blocks of {result.block_tokens:,} tokens" if result.block_tokens > 1 else "blocks of one token"
+    block = f"blocks of {counted(result.block_tokens, 'token')}"
     _line(console, f"engine {with_version(result.engine, result.engine_version)}, {block}{by}")
     _line(console, _reading(result.reading))
     for malformed in result.reading.first_malformed:
@@ -45,10 +45,6 @@ def percent(rate: Rate) -> str:
 def _whole(rate: Rate) -> int:
     """Percent, rounded half up."""
     return (200 * rate.hit_tokens + rate.tokens) // (2 * rate.tokens) if rate.tokens else 0
-
-
-def _prompts(number: int) -> str:
-    return f"{number:,} prompt{'' if number == 1 else 's'}"
 
 
 def _reading(read: Reading) -> str:

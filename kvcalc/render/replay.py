@@ -1,8 +1,6 @@
 """`kvcalc replay` for a reader."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -11,7 +9,7 @@ from rich.console import Console
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, notes, with_version
 from kvcalc.results.replay import Outcome, Percentiles, PrefixUse, Replay, RoutingLoss
-from kvcalc.units import format_bytes
+from kvcalc.units import counted, format_bytes
 
 HEIGHTS: Final = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 DIGITS: Final = "0123456789"
@@ -67,13 +65,13 @@ def _about(result: Replay) -> Iterator[str]:
     yield f"engine {with_version(result.engine, result.engine_version)}, KV dtype {result.kv_dtype}, {gpus}"
     scaled = "" if result.rate_scale == 1 else f", at {result.rate_scale:g} times its rate"
     rate = f", {trace.requests / trace.seconds:,.2f} a second" if trace.seconds else ""
-    yield printable(f"trace {trace.source} ({trace.kind}): {trace.requests:,} requests in {_seconds(trace.seconds)}{rate}{scaled}")
+    yield printable(f"trace {trace.source} ({trace.kind}): {counted(trace.requests, 'request')} in {_seconds(trace.seconds)}{rate}{scaled}")
     each = " in each replica" if parallel.dp > 1 else ""
     size = format_bytes(pool.blocks * pool.block_bytes)
-    most = "" if pool.max_requests is None else f"; at most {pool.max_requests:,} requests at once"
-    yield f"{pool.blocks:,} blocks of {pool.block_tokens:,} tokens ({size} a GPU){each}{most}, {pool.batch_tokens:,} tokens a step"
+    most = "" if pool.max_requests is None else f"; at most {counted(pool.max_requests, 'request')} at once"
+    yield f"{counted(pool.blocks, 'block')} of {counted(pool.block_tokens, 'token')} ({size} a GPU){each}{most}, {counted(pool.batch_tokens, 'token')} a step"
     if result.outcome.never:
-        yield f"the longest that never fits has {result.outcome.longest_never:,} tokens; a prompt of less than {pool.limit_tokens:,} does"
+        yield f"the longest that never fits has {counted(result.outcome.longest_never, 'token')}; a prompt of less than {pool.limit_tokens:,} does"
 
 
 def _lengths(result: Replay) -> Grid:
@@ -105,7 +103,7 @@ def _load(result: Replay) -> Grid:
 
 def _done(result: Replay) -> str:
     outcome = result.outcome
-    again = f", {outcome.recomputed_tokens:,} tokens computed again" if outcome.preempted else ""
+    again = f", {counted(outcome.recomputed_tokens, 'token')} computed again" if outcome.preempted else ""
     return f"~{outcome.output_tokens_s:,.0f} tokens a second until all is answered after ~{_seconds(outcome.seconds)}; ~{outcome.preempted:,} preempted{again}."
 
 
@@ -152,11 +150,12 @@ def _unlimited(prefix: PrefixUse) -> str:
 
 def _routing(loss: RoutingLoss) -> Iterator[str]:
     each = f", ~{_seconds(loss.ttft_s / loss.requests)} later its first token each" if loss.requests else ""
-    yield f"Routing {loss.routing}: ~{loss.requests:,} requests came to a replica without what another had cached: ~{loss.tokens:,} tokens again{each}."
+    came, again = counted(loss.requests, "request"), counted(loss.tokens, "token")
+    yield f"Routing {loss.routing}: ~{came} came to a replica without what another had cached: ~{again} again{each}."
 
 
 def _ways(result: Replay) -> str:
-    longest = f"the longest request ({result.pool.limit_tokens:,} tokens)"
+    longest = f"the longest request ({counted(result.pool.limit_tokens, 'token')})"
     ahead = f"in one piece ahead: for its exact length, for an answer rounded up to a power of two, for {longest}"
     return f"Memory for a request in blocks as it grows, or {ahead}; holes between the pieces are not counted."
 
@@ -210,13 +209,3 @@ def _plain(seconds: float) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{_plain(seconds)} s"
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """What is told how far a trace is, and draws it on stderr, which is a terminal."""
-    from rich.progress import Progress
-
-    with Progress(console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("replaying", total=total)
-        yield lambda done: bar.update(task, completed=done)

@@ -2,17 +2,14 @@
 
 import csv
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 from kvcalc.layers import Note
+from kvcalc.render.progress import progress
 from kvcalc.results.shared import as_json
 from kvcalc.results.sweep import Refused, Row, Sweep
-
-PATIENCE_S: Final = 1.0
-"""What a reader waits without a word."""
 
 FIELDS: Final = (
     "model.name",
@@ -85,24 +82,12 @@ def json_pieces(rows: Iterable[Row], said: Callable[[], tuple[Note, ...]]) -> It
 
 
 def watched(rows: Iterable[Row], cells: int, *, streamed: bool) -> Iterator[Row]:
-    """The same rows, with a bar on a terminal where they take longer than a moment: not where they go to that terminal as they are found."""
-    if not sys.stderr.isatty() or (streamed and sys.stdout.isatty()):
+    """The same rows, with a bar on a terminal, but where they go to that terminal as they are found."""
+    if streamed and sys.stdout.isatty():
         yield from rows
         return
-    from rich.console import Console  # only a bar needs it
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    started, bar, task = time.monotonic(), None, None
-    try:
+    with progress(cells) as told:
         for done, row in enumerate(rows):
-            if done % 256 == 0:
-                if bar is None and time.monotonic() - started > PATIENCE_S:
-                    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-                    task = bar.add_task("cells", total=cells)
-                    bar.start()
-                if bar is not None and task is not None:
-                    bar.update(task, completed=done)
+            if told is not None and done % 256 == 0:
+                told(done)
             yield row
-    finally:
-        if bar is not None:
-            bar.stop()

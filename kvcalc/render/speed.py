@@ -7,7 +7,7 @@ from rich.console import Console
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, in_unit, milliseconds, notes, with_version
 from kvcalc.results.speed import Chunked, Lever, Phase, Rate, Speed
-from kvcalc.units import binary_unit
+from kvcalc.units import binary_unit, counted
 
 BOUND_BY: Final = {"compute": "arithmetic", "bandwidth": "memory bandwidth", "link": "the link between GPUs"}
 
@@ -50,8 +50,8 @@ def verdict(result: Speed) -> str:
     decode = result.decode.seconds
     first = "" if result.prefill.seconds is None else f"first token after ~{milliseconds(result.prefill.seconds.likely)} ms, then "
     each = "" if decode is None else f"~{milliseconds(decode.likely)} ms a token"
-    requests = "1 request" if result.batch == 1 else f"{result.batch:,} requests"
-    return f"{printable(result.model.name)} on {printable(result.gpu.name)}: {first}{each} with {requests} of {result.context:,} tokens"
+    asked = f"{counted(result.batch, 'request')} of {counted(result.context, 'token')}"
+    return f"{printable(result.model.name)} on {printable(result.gpu.name)}: {first}{each} with {asked}"
 
 
 def setup_line(result: Speed) -> str:
@@ -63,7 +63,8 @@ def setup_line(result: Speed) -> str:
 def chunked_line(chunked: Chunked) -> str:
     """What chunked prefill does for other requests."""
     tokens, wait, whole = chunked.tokens, milliseconds(chunked.wait_s), milliseconds(chunked.whole_wait_s)
-    return f"In chunks of {tokens:,} tokens (--max-batched-tokens {tokens}) others wait ~{wait} ms for the last of a prompt, not ~{whole} for all at once."
+    chunks = f"In chunks of {counted(tokens, 'token')} (--max-batched-tokens {tokens})"
+    return f"{chunks} others wait ~{wait} ms for the last of a prompt, not ~{whole} for all at once."
 
 
 def efficiency_lines(result: Speed) -> list[str]:
@@ -105,7 +106,7 @@ def sides_lines(result: Speed) -> list[str]:
         lines.append(f"At this context decode moves bytes for longer than it computes, whatever the batch; {without}.")
     if result.prefill_in_steps is not None:
         steps = max(1, round(result.prefill_in_steps))
-        lines.append(f"The prompt takes as long as ~{steps:,} tokens of decode: prefill is the slow side of shorter answers, decode of longer ones.")
+        lines.append(f"The prompt takes as long as ~{counted(steps, 'token')} of decode: prefill is the slow side of shorter answers, decode of longer ones.")
     return lines
 
 

@@ -11,7 +11,7 @@ from kvcalc.layers import Note
 from kvcalc.render.fit import fits_cell
 from kvcalc.render.style import Grid, in_unit, notes, with_version
 from kvcalc.results.sweep import Refused, Row, Sweep, SweptFit
-from kvcalc.units import binary_unit, format_bytes
+from kvcalc.units import binary_unit, counted, format_bytes
 
 NOTES_OF_A_KIND: Final = 3
 
@@ -107,7 +107,7 @@ FACTS: Final[dict[str, Callable[[SweptFit], str]]] = {
     "gpus": lambda row: "" if row.gpus == 1 else f"{row.gpus} GPUs",
     "kv_dtype": lambda row: f"KV dtype {row.kv_dtype}",
     "batch": lambda row: f"batch {row.batch:,}",
-    "context": lambda row: f"requests of {row.context:,} tokens",
+    "context": lambda row: f"requests of {counted(row.context, 'token')}",
 }
 """What may be the same in all rows, in words."""
 

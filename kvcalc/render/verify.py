@@ -5,13 +5,14 @@ from rich.console import Console
 from kvcalc.errors import printable
 from kvcalc.render.style import Grid, notes
 from kvcalc.results.verify import Check, Verified
+from kvcalc.units import counted
 
 
 def render_verify(result: Verified, console: Console) -> None:
     """The verdict, a row a figure, and for each what its agreement means."""
     compared = [check for check in result.checks if check.predicted is not None and check.measured is not None]
     wrong = sum(not check.ok for check in result.checks)
-    agree = "no figure has a prediction" if not compared else "1 figure agrees" if len(compared) == 1 else f"{len(compared)} figures agree"
+    agree = "no figure has a prediction" if not compared else f"{counted(len(compared), 'figure')} agree{'s' if len(compared) == 1 else ''}"
     verdict = agree if result.ok else f"{wrong} of {len(result.checks)} figures disagree"
     console.print(verdict, style="bold", highlight=False, markup=False)
     if result.checks:

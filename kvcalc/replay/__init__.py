@@ -12,14 +12,14 @@ from kvcalc.latency import clock
 from kvcalc.layers import Note
 from kvcalc.machine import Machine
 from kvcalc.packing import KvDtype
-from kvcalc.replay.fleet import ROUTINGS, Fleet, Routing
+from kvcalc.replay.fleet import ROUTINGS, Fleet
 from kvcalc.replay.pace import Pace
 from kvcalc.replay.replica import Reserve, Shape, Tally
 from kvcalc.replay.requests import Prefixes, Reading, Request, Row
 from kvcalc.replay.stairs import stairs
 from kvcalc.replay.tally import Histogram
 from kvcalc.results.fit import Fit
-from kvcalc.results.replay import Interval, Outcome, Percentiles, Policy, PoolInfo, PrefixUse, Replay, RoutingLoss, Spread, TraceInfo, Way, WhatIf
+from kvcalc.results.replay import Interval, Outcome, Percentiles, Policy, PoolInfo, PrefixUse, Replay, Routing, RoutingLoss, Spread, TraceInfo, Way, WhatIf
 from kvcalc.results.shared import Parallel
 
 SAMPLE: Final = 5000

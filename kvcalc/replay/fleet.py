@@ -3,17 +3,17 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, Literal
+from typing import Final, get_args
 
 from kvcalc.errors import ExitCode, KvcalcError
 from kvcalc.replay.pace import Pace
 from kvcalc.replay.replica import Replica, Reserve, Shape, Tally
 from kvcalc.replay.requests import MOST_CONVERSATIONS, Request
+from kvcalc.results.replay import Routing
 
-Routing = Literal["round-robin", "sticky", "prefix"]
 MOST_WAITING: Final = 1 << 18
 """Requests that may wait at a replica: who falls behind so far does not catch up, and memory is bounded."""
-ROUTINGS: Final[tuple[Routing, ...]] = ("round-robin", "sticky", "prefix")
+ROUTINGS: Final[tuple[Routing, ...]] = get_args(Routing)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,9 @@
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
+
+from kvcalc.results.replay import Identity, TraceKind
 
 ID_TOKENS: Final = 512
 """Tokens that one of a Mooncake trace's `hash_ids` stands for; the last stands for what is left (FAST25-release/traces of kvcache-ai/Mooncake)."""
@@ -14,8 +16,6 @@ MOST_MAPPED: Final = 1 << 31
 """Block ids below this are remembered as bits (at most 256 MiB): public traces number blocks as they come."""
 MOST_LISTED: Final = 1 << 22
 """Larger ids that are remembered one by one."""
-
-Kind = Literal["azure", "burstgpt", "mooncake", "kvcalc", "synthetic"]
 
 
 class Row(NamedTuple):
@@ -35,8 +35,8 @@ class Reading:
     """
 
     source: str
-    kind: Kind
-    identity: Literal["blocks", "sessions"] | None = None
+    kind: TraceKind
+    identity: Identity | None = None
     malformed: int = 0
     malformed_lines: list[str] = field(default_factory=list)
     empty: int = 0

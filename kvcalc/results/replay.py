@@ -6,6 +6,11 @@ from kvcalc.layers import Frozen, Note
 from kvcalc.results.fit import GpuInfo
 from kvcalc.results.shared import Answer, ModelInfo, Parallel
 
+TraceKind = Literal["azure", "burstgpt", "mooncake", "kvcalc", "synthetic"]
+Identity = Literal["blocks", "sessions"]
+"""By what a trace says that prompts begin alike."""
+Routing = Literal["round-robin", "sticky", "prefix"]
+"""How requests are divided by replicas."""
 Way = Literal["paged", "exact", "power of two", "maximum"]
 """How memory is given to a request: in blocks as it grows, or in one piece ahead, for so much."""
 
@@ -33,8 +38,8 @@ class TraceInfo(Frozen):
     """
 
     source: str
-    kind: Literal["azure", "burstgpt", "mooncake", "kvcalc", "synthetic"]
-    identity: Literal["blocks", "sessions"] | None
+    kind: TraceKind
+    identity: Identity | None
     requests: int
     seconds: float
     prompt: Percentiles
@@ -112,7 +117,7 @@ class RoutingLoss(Frozen):
     that were computed again for that, and the seconds by which their first tokens came later, together.
     """
 
-    routing: Literal["round-robin", "sticky", "prefix"]
+    routing: Routing
     requests: int
     tokens: int
     ttft_s: float
