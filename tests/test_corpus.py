@@ -3,7 +3,6 @@
 import json
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,9 @@ from kvcalc.families import read_config
 from kvcalc.gpus import find_gpu
 from kvcalc.packing import parse_kv_dtype, parse_state_dtype
 from kvcalc.tensors import WeighedModel
+from tests.collection import COLLECTION
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-GEOMETRY = SHARED / "golden" / "geometry.jsonl"
+GEOMETRY = COLLECTION / "golden" / "geometry.jsonl"
 ROWS = [json.loads(line) for line in GEOMETRY.read_text().splitlines()] if GEOMETRY.is_file() else []
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "model dtype": 2}
 
@@ -42,7 +41,7 @@ def held(row: dict[str, Any], tokens: int) -> int:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["config_dir"])
 def test_every_config_is_answered_right_or_refused_for_a_reason(row: dict[str, Any]) -> None:
-    folder = SHARED / "corpus" / "configs" / row["config_dir"]
+    folder = COLLECTION / "corpus" / "configs" / row["config_dir"]
     fields = json.loads((folder / "config.json").read_bytes(), parse_float=Decimal)
     if row["source"] == "none":
         with pytest.raises(KvcalcError, match="keeps no KV cache"):
@@ -60,7 +59,7 @@ def test_every_config_is_answered_right_or_refused_for_a_reason(row: dict[str, A
 
 # Plans that vLLM's own code made for the same configs.
 
-PLANS_FILE = SHARED / "golden" / "vllm.jsonl"
+PLANS_FILE = COLLECTION / "golden" / "vllm.jsonl"
 PLANS = [json.loads(line) for line in PLANS_FILE.read_text().splitlines()] if PLANS_FILE.is_file() else []
 
 
@@ -80,7 +79,7 @@ def test_every_plan_is_that_of_vllm(folder: str) -> None:
 
 # Parameters that each model's own code has, and what vLLM's own code holds of them on one GPU.
 
-PARAMETERS_FILE = SHARED / "golden" / "params.jsonl"
+PARAMETERS_FILE = COLLECTION / "golden" / "params.jsonl"
 FROM_CLASS_DEFAULTS = {"Qwen__Qwen3-ASR-0.6B", "stepfun-ai__Step-3.7-Flash", "Qwen__Qwen2.5-Omni-7B"}
 """Counted with the defaults of a configuration class in place of the config's own numbers, or with a talker and a vocoder as text."""
 PARAMETERS = [json.loads(line) for line in PARAMETERS_FILE.read_text().splitlines()] if PARAMETERS_FILE.is_file() else []
@@ -93,7 +92,7 @@ def test_parameters_are_those_of_the_models_own_code(row: dict[str, Any]) -> Non
     assert facts.parameters in (None, row["parameters"])
 
 
-LAYOUT_FILE = SHARED / "golden" / "vllm_weights.jsonl"
+LAYOUT_FILE = COLLECTION / "golden" / "vllm_weights.jsonl"
 LAYOUTS = [json.loads(line) for line in LAYOUT_FILE.read_text().splitlines()] if LAYOUT_FILE.is_file() else []
 
 
@@ -109,7 +108,7 @@ def test_a_gpus_share_is_what_vllm_lays_out() -> None:
 
 @cache
 def read(folder: str) -> WeighedModel:
-    path = SHARED / "corpus" / "configs" / folder
+    path = COLLECTION / "corpus" / "configs" / folder
     beside = path / "hf_quant_config.json"
     quant = json.loads(beside.read_bytes()) if beside.is_file() else None
     return read_config(json.loads((path / "config.json").read_bytes(), parse_float=Decimal), hf_quant_config=quant)

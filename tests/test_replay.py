@@ -32,9 +32,10 @@ from kvcalc.replay.stairs import Stairs, stairs
 from kvcalc.replay.synthetic import parse_synthetic
 from kvcalc.replay.tally import Course, Histogram
 from kvcalc.results.fit import GpuInfo
+from tests.collection import COLLECTION
 from tests.command import COMMAND, environment, kvcalc
 
-TRACES = Path(__file__).parents[2] / "shared" / "traces"
+TRACES = COLLECTION / "traces"
 CHAT = "prompt=lognormal(100,1.0) output=geometric(338) rate=30/s requests=1500"
 """ShareGPT as vLLM's paper has it: prompts of 161 tokens, answers of 338 on average."""
 

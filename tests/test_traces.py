@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from kvcalc.errors import KvcalcError
 from kvcalc.replay.requests import Reading, Row
 from kvcalc.traces import open_trace, read_lengths
+from tests.collection import COLLECTION
 
-TRACES = Path(__file__).parents[2] / "shared" / "traces"
+TRACES = COLLECTION / "traces"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
 BURST = """\
 Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type

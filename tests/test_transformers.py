@@ -19,11 +19,12 @@ from kvcalc.families import read_config
 from kvcalc.layers import ModelSpec, Note
 from kvcalc.packing import parse_kv_dtype
 from kvcalc.units import format_bytes
+from tests.collection import COLLECTION
 
 TRANSFORMERS_4 = TransformersEngine(find_release("4"))
 MEASURED: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "transformers.yaml").read_text())
-GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden" / "caches.jsonl"
-COLLECTION: list[dict[str, Any]] = [json.loads(line, parse_float=Decimal) for line in GOLDEN.read_text().splitlines()] if GOLDEN.is_file() else []
+GOLDEN = COLLECTION / "golden" / "caches.jsonl"
+PUBLISHED: list[dict[str, Any]] = [json.loads(line, parse_float=Decimal) for line in GOLDEN.read_text().splitlines()] if GOLDEN.is_file() else []
 VISION_TOKENS = 50
 """What the Mllama row of the collection was measured with and does not state: (860,160 - 32 x 20,480) B in 8 layers of 512 B a token, for 2 requests."""
 
@@ -87,10 +88,10 @@ def test_cross_attention_in_a_static_cache_has_a_row_for_each_token() -> None:
     assert plan(row["config"], cache="static", encoder_tokens=VISION_TOKENS).total_bytes(64, 2) == 40 * 64 * 8 * 16 * 2 * 2
 
 
-@pytest.mark.skipif(not COLLECTION, reason="no collection of measured caches beside the checkout")
+@pytest.mark.skipif(not PUBLISHED, reason="no collection of measured caches beside the checkout")
 def test_every_measured_cache_of_the_collection() -> None:
-    assert len(COLLECTION) == 54
-    for row in COLLECTION:
+    assert len(PUBLISHED) == 54
+    for row in PUBLISHED:
         spec = read_config(row["config"])
         encoder_tokens = VISION_TOKENS if row["model_type"] == "mllama_text_model" else row["encoder_tokens"]
         held = TRANSFORMERS.plan(spec, Options(encoder_tokens=encoder_tokens))

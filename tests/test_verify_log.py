@@ -3,7 +3,6 @@
 import json
 import time
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from kvcalc.verify.log import MOST_BYTES, LogFacts, options_from, read_log
 from kvcalc.verify.log_checks import verify_log
 from kvcalc.verify.log_failures import Diagnosis, diagnose
 from kvcalc.verify.log_lines import LINES
+from tests.collection import COLLECTION
 
 GIB = 1 << 30
 
@@ -495,8 +495,7 @@ def test_a_failure_without_any_size_asks_for_the_gpu() -> None:
 
 # The collection of public logs
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-GOLDEN = SHARED / "golden" / "logs.jsonl"
+GOLDEN = COLLECTION / "golden" / "logs.jsonl"
 ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()] if GOLDEN.is_file() else []
 FIELDS = ("price", "weights", "cold", "failed_boot")
 TOLD = [row for row in ROWS if set(FIELDS) & set(row)]
@@ -566,7 +565,7 @@ def asked_in(row: dict[str, Any]) -> Question:
     while words:
         flag = words.pop(0)
         given[flag] = "" if flag in ("--enforce-eager", "--no-prefix-caching") else words.pop(0)
-    found = load_model(str(SHARED / "golden" / "log_configs" / row["config"] / "config.json"))
+    found = load_model(str(COLLECTION / "golden" / "log_configs" / row["config"] / "config.json"))
     gpu, device = GpuInfo(name=None, memory_bytes=None), None
     if "--gpu" in given:
         card = find_gpu(given["--gpu"])

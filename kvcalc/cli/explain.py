@@ -7,7 +7,7 @@ import typer
 from kvcalc.asking.deployment import CONTEXT_WITHOUT_MODEL, check_owned, model_typed, options_of
 from kvcalc.asking.machine import check_no_rates, machine_asked
 from kvcalc.cli.machine import MACHINE
-from kvcalc.cli.options import COUNT, DEPLOYMENT, MODEL, Batch, EngineName, Json, with_options
+from kvcalc.cli.options import CONTEXT_NAMES, COUNT, DEPLOYMENT, MODEL, Batch, EngineName, Json, with_options
 
 ANY_MODEL: Final = "llama-3-8b"
 """What is explained where no model is named: every layer keeps K and V of every token."""
@@ -33,15 +33,7 @@ def explain(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(
-            "--context",
-            "-c",
-            "--max-model-len",
-            "--context-length",
-            "--ctx-size",
-            **COUNT,
-            help="Tokens of the request that is shown; 8,192, or the model's own maximum where that is less.",
-        ),
+        typer.Option(*CONTEXT_NAMES, **COUNT, help="Tokens of the request that is shown; 8,192, or the model's own maximum where that is less."),
     ] = None,
     batch: Batch = 1,
     engine: EngineName = "vllm",

@@ -67,12 +67,9 @@ COUNT: Final[dict[str, Any]] = {"parser": parser(parse_count), "metavar": "N"}
 PART: Final[dict[str, Any]] = {"parser": parser(parse_part), "metavar": "PART"}
 RATIO: Final[dict[str, Any]] = {"parser": parser(parse_ratio), "metavar": "RATIO"}
 
-Context = Annotated[
-    int | None,
-    typer.Option(
-        "--context", "-c", "--max-model-len", "--context-length", "--ctx-size", **COUNT, help="Tokens in one request's cache; the model's own maximum."
-    ),
-]
+CONTEXT_NAMES: Final = ("--context", "-c", "--max-model-len", "--context-length", "--ctx-size")
+"""What engines call the length of a request."""
+Context = Annotated[int | None, typer.Option(*CONTEXT_NAMES, **COUNT, help="Tokens in one request's cache; the model's own maximum.")]
 EngineName = Annotated[
     str,
     typer.Option(

@@ -22,7 +22,7 @@ from kvcalc.replay.tally import Course, Histogram
 class Shape(NamedTuple):
     """What a server is made of: `units` of the pool, how many a request needs, requests that run at once (None: any number), tokens of a batch, and the tokens
     of the longest request. `finds_prefixes`: parts of prefixes are found again. `to_the_end`: a request is admitted only where all of its answer has room,
-    as TensorRT-LLM does by default (GUARANTEED_NO_EVICT).
+    as TensorRT-LLM does by default (GUARANTEED_NO_EVICT: SchedulerConfig, tensorrt_llm/llmapi/llm_args.py).
     """
 
     units: int
