@@ -47,7 +47,7 @@ _EAGER: Final = "an eager step of Llama-3.1-8B on an H100 takes 8.4 ms, 5.1 with
 MOVING: Final[dict[tuple[Memory, Stack], Moving]] = {
     ("gddr", "llama.cpp"): Moving(Part(0.80, 0.92), Part(20, 110), f"18 runs on GeForce, RTX, A40 and L40S cards, {_LLAMA_CPP_2024}"),
     ("hbm", "llama.cpp"): Moving(Part(0.45, 0.70), Part(40, 150), f"10 runs on A100 and H100 PCIe, {_LLAMA_CPP_2024}"),
-    ("unified", "llama.cpp"): Moving(Part(0.75, 0.92), Part(15, 270), "16 runs of llama.cpp on Apple M1 to M3, Strix Halo and GB10 (2024 to 2026)"),
+    ("unified", "llama.cpp"): Moving(Part(0.75, 0.92), Part(15, 270), "17 runs of llama.cpp on Apple M1 to M3, Strix Halo and GB10 (2024 to 2026)"),
     ("gddr", "server"): Moving(Part(0.80, 0.92), Part(20, 110), "7 runs of vLLM 0.23 and 0.24 on RTX 3090 (LottoLottoLotto/4x3090-llm-benchmarks)"),
     ("hbm", "server"): Moving(
         Part(0.70, 0.92), Part(4, 100), "Llama-3.1-8B in vLLM 0.23 on an A100 40GB (75 tokens/s) and with CUDA graphs on an H100 (5.1 ms)"
