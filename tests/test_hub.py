@@ -24,7 +24,7 @@ def hub() -> Iterator[Hub]:
 
 
 def ask(hub: Hub, home: Path, *words: str, **env: str) -> Done:
-    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_ETAG_TIMEOUT": "2", "HF_HUB_DOWNLOAD_TIMEOUT": "2", **env}
+    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_ETAG_TIMEOUT": "10", "HF_HUB_DOWNLOAD_TIMEOUT": "10", **env}
     done = kvcalc("estimate", "--quiet", "--model", *words, env=settings)
     assert TOKEN not in done.out + done.err
     return done
