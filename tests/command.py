@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 COMMAND: Final = (sys.executable, "-m", "kvcalc")
 
@@ -49,12 +49,12 @@ def _ended(command: list[str], env: Mapping[str, str] | None, folder: Path | Non
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def on_a_terminal(words: tuple[str, ...], folder: Path | None = None, env: Mapping[str, str] | None = None) -> bytes:
-    """What a command writes to a terminal of its own, stderr too."""
+def on_a_terminal(words: tuple[str, ...], folder: Path | None = None, env: Mapping[str, str] | None = None, out: IO[bytes] | None = None) -> bytes:
+    """What a command writes to a terminal of its own, stderr too; its answer goes to `out` where that is given."""
     ours, theirs = pty.openpty()
     settings = environment({"TERM": "xterm-256color", "COLUMNS": "80", **(env or {})})
     said = b""
-    with subprocess.Popen([*COMMAND, *words], stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=settings, cwd=folder) as child:
+    with subprocess.Popen([*COMMAND, *words], stdout=out or theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=settings, cwd=folder) as child:
         os.close(theirs)
         try:
             while part := os.read(ours, 1 << 16):

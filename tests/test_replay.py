@@ -1,8 +1,6 @@
 """A trace replayed: answers worked out by hand, a plain scheduler written again as an oracle, conservation, and published figures."""
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -33,7 +31,7 @@ from kvcalc.replay.synthetic import parse_synthetic
 from kvcalc.replay.tally import Course, Histogram
 from kvcalc.results.fit import GpuInfo
 from tests.collection import COLLECTION
-from tests.command import COMMAND, environment, kvcalc
+from tests.command import kvcalc, on_a_terminal
 
 TRACES = COLLECTION / "traces"
 CHAT = "prompt=lognormal(100,1.0) output=geometric(338) rate=30/s requests=1500"
@@ -609,16 +607,13 @@ def test_the_screen() -> None:
         assert max(map(len, narrow.out.splitlines())) <= int(width)
 
 
-def test_a_bar_on_a_terminal_and_the_answer_elsewhere() -> None:
-    mine, terminal = pty.openpty()
-    words = [*COMMAND, *WORDS, "--synthetic", "prompt=constant(100) output=constant(10) rate=50/s requests=30000"]  # about two seconds
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL, env=environment({"TERM": "xterm"})) as process:
-        out = process.communicate(timeout=60)[0].decode()
-    os.close(terminal)
-    assert "%" in os.read(mine, 10_000).decode()
-    os.close(mine)
-    assert out.startswith("llama-3.1-8b on NVIDIA H100 SXM5 80GB: all 30,000 requests fit")
-    assert "\x1b" not in out
+def test_a_bar_on_a_terminal_and_the_answer_elsewhere(tmp_path: Path) -> None:
+    with (tmp_path / "answer").open("wb") as out:
+        said = on_a_terminal((*WORDS, "--synthetic", "prompt=constant(100) output=constant(10) rate=50/s requests=30000"), out=out)  # about two seconds
+    assert b"%" in said
+    answer = (tmp_path / "answer").read_text()
+    assert answer.startswith("llama-3.1-8b on NVIDIA H100 SXM5 80GB: all 30,000 requests fit")
+    assert "\x1b" not in answer
 
 
 def test_a_pipe() -> None:
