@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from kvcalc.asking.deployment import OWNERS, Typed, find_gpu_named, options_of, wrong
+from kvcalc.asking.deployment import OWNERS, Typed, check_together, find_gpu_named, options_of, wrong
 from kvcalc.units import format_bytes
 
 if TYPE_CHECKING:
@@ -70,6 +70,22 @@ def gpu_and_device(typed: Typed, needed: int) -> "tuple[GpuInfo, Device | None]"
     card = find_gpu_named(gpu)
     memory_bytes, memory_by = (gpu_mem, None) if gpu_mem is not None or kv_mem is not None else card.memory()
     return GpuInfo(name=card.name, memory_bytes=memory_bytes, memory_by=memory_by), card.device(gpu_mem)
+
+
+def stated_budget(typed: Typed, utilization: Decimal | None) -> "tuple[GpuInfo, Device | None, bool]":
+    """The GPU that is asked about where a GPU or a budget is stated, else none; and whether the weights are taken from its memory.
+
+    Raises KvcalcError (usage) for what has nothing to say beside a stated budget, or without one.
+    """
+    from kvcalc.results.fit import GpuInfo
+
+    kv_mem = typed["kv_mem"]
+    check_together(KV_STATED, kv_mem, {"--utilization": utilization, "--quantization": typed["quantization"], "--reserve": typed["reserve"] or None})
+    weighs = kv_mem is None and (typed["gpu_mem"] is not None or typed["gpu"] is not None)
+    if not weighs and kv_mem is None:
+        check_budget(typed)
+        return GpuInfo(name=None, memory_bytes=None), None, False
+    return *gpu_and_device(typed, deployed_gpus(typed, shared_heads(typed))), weighs
 
 
 def deployed_gpus(typed: Typed, tp: int) -> int:

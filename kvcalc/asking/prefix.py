@@ -4,18 +4,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kvcalc.asking.budget import (
-    KV_STATED,
     budgeted_options,
-    check_budget,
     checkpoint_of,
     deployed_gpus,
-    gpu_and_device,
     quantization_named,
     question_of,
     shared_heads,
+    stated_budget,
     utilization_of,
 )
-from kvcalc.asking.deployment import Typed, check_owned, check_together, find_model, wrong
+from kvcalc.asking.deployment import Typed, check_owned, find_model, wrong
 from kvcalc.asking.machine import RATES, check_no_rates, machine_asked
 from kvcalc.errors import KvcalcError
 
@@ -64,16 +62,8 @@ def _machine(typed: Typed) -> "Machine | None":
 
 def _question(typed: Typed, rules: "Engine", *, timed: bool) -> "Question":
     """What a server of the model has for its cache, where a GPU or a budget is stated."""
-    from kvcalc.results.fit import GpuInfo
-
-    kv_mem, named = typed["kv_mem"], quantization_named(typed["quantization"])
-    of_a_gpu = {"--utilization": utilization_of(typed, rules.name), "--quantization": typed["quantization"], "--reserve": typed["reserve"] or None}
-    check_together(KV_STATED, kv_mem, of_a_gpu)
-    weighs = kv_mem is None and (typed["gpu_mem"] is not None or typed["gpu"] is not None)
-    has_budget = weighs or kv_mem is not None
-    if not has_budget:
-        check_budget(typed)
-    info, device = gpu_and_device(typed, deployed_gpus(typed, shared_heads(typed))) if has_budget else (GpuInfo(name=None, memory_bytes=None), None)
+    named = quantization_named(typed["quantization"])
+    info, device, weighs = stated_budget(typed, utilization_of(typed, rules.name))
     found, length = find_model(typed, typed["context"], rules.name, None)
     checkpoint = checkpoint_of(found, named=named is not None) if weighs else (None, ())
     options = budgeted_options(typed, device, rules.name)
